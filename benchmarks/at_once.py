@@ -5,10 +5,10 @@
 
 BERT-tiny and a MiniLM (6 layers, width 384) with random weights and without dropout, low-rank adapters (r = 8, on
 queries and values) and the head trained with AdamW, length 64, one torch thread, one worker; 8 clients of 4 steps,
-in groups of ``runtime.clients_at_once``, also with ``runtime.onednn``. The bare loop (peft and PyTorch, ready-made
-tensors) takes the steps of one client after the other. The rounds of all kinds alternate, each in a process of its own,
-and a figure is the median of the ratios to the bare loop. Prints a line of JSON for each size and batch, with the
-bounds for four clients at once.
+in groups of ``runtime.clients_at_once``, also with ``client.padding_free`` and with ``runtime.onednn``. The bare loop
+(peft and PyTorch, ready-made tensors) takes the steps of one client after the other. The rounds of all kinds alternate,
+each in a process of its own, and a figure is the median of the ratios to the bare loop. Prints a line of JSON for each
+size and batch, with the bounds for four clients at once.
 """
 
 import argparse
@@ -26,6 +26,8 @@ SIDES: dict[str, dict[str, Any]] = {
     "1": {"at_once": 1},
     "4": {"at_once": 4},
     "8": {"at_once": 8},
+    "1, padding-free": {"at_once": 1, "padding_free": True},
+    "4, padding-free": {"at_once": 4, "padding_free": True},
     "1, oneDNN": {"at_once": 1, "onednn": True},
     "4, oneDNN": {"at_once": 4, "onednn": True},
 }
@@ -59,7 +61,7 @@ def bare(size: str, batch: int) -> Callable[[], None]:
     return work
 
 
-def side(size: str, batch: int, at_once: int, onednn: bool = False) -> Callable[[], None]:
+def side(size: str, batch: int, at_once: int, **ways: Any) -> Callable[[], None]:
     """Return a round: weights loaded, local steps of so many clients at once, the updates; of the bare loop for 0."""
     if not at_once:
         return bare(size, batch)
@@ -69,7 +71,7 @@ def side(size: str, batch: int, at_once: int, onednn: bool = False) -> Callable[
     each = STEPS * batch
     texts = random_texts(CLIENTS * each, LENGTH)
     trainer = local_training(
-        adapted(size), *texts, onednn=onednn, learning_rate=RATE, per_device_train_batch_size=batch
+        adapted(size), *texts, learning_rate=RATE, per_device_train_batch_size=batch, **ways
     )
     first = trainer(range(each))
     stack = ClientStack(first.replica, first.task, at_once)

@@ -9,9 +9,10 @@ import os
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -109,6 +110,7 @@ def local_training(
     from fednlp.training.local_training import LocalTraining
     from fednlp.training.model_layout import flat_weights
     from fednlp.training.onednn import use_onednn
+    from fednlp.training.padding_free import find_padding_free
     from fednlp.training.replica import Replica
 
     if onednn:
@@ -120,6 +122,8 @@ def local_training(
     )
     replica = Replica(model, torch.device("cpu"), True)
     chosen = LocalTraining(group_by_length=False, **options)
+    if chosen.padding_free:
+        find_padding_free(model).install()
 
     def trainer(examples: Sequence[int], client: int = 0) -> Any:
         return LocalTrainer(replica, task, features, np.asarray(examples), chosen, x, 0, 1, client)
@@ -149,24 +153,65 @@ def in_turns(script: str, sides: dict[str, Any], rounds: int) -> dict[str, list[
     taken: dict[str, list[float]] = {name: [] for name in sides}
     with ExitStack() as running:
         processes = {
-            name: running.enter_context(
-                subprocess.Popen(
-                    [sys.executable, script, "--side", json.dumps(told)],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                )
-            )
+            name: running.enter_context(start_side([sys.executable, script, "--side", json.dumps(told)]))
             for name, told in sides.items()
         }
         for _ in range(rounds + 1):
             for name, process in processes.items():
-                assert process.stdin is not None
-                assert process.stdout is not None
-                process.stdin.write("\n")
-                process.stdin.flush()
-                taken[name].append(float(process.stdout.readline()))
+                taken[name].append(let_round(process))
     return {name: seconds[1:] for name, seconds in taken.items()}
+
+
+def start_side(command: Sequence[str], **options: Any) -> subprocess.Popen[str]:
+    """Start the process of a side, which waits for what :func:`let_round` writes."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    process: subprocess.Popen[str] = subprocess.Popen(command, **pipes, **options)
+    return process
+
+
+def let_round(side: subprocess.Popen[str]) -> float:
+    """Let a side do a round; return the seconds that it says."""
+    assert side.stdin is not None
+    assert side.stdout is not None
+    side.stdin.write("\n")
+    side.stdin.flush()
+    return float(side.stdout.readline())
+
+
+@contextmanager
+def watched_memory(process: int, every: float = 0.1) -> Iterator[list[float]]:
+    """Watch the memory of a process and its descendants; the list gets the summed proportional set sizes in MB.
+
+    Args:
+        process: Its number.
+        every: Seconds between two looks.
+    """
+    import psutil
+
+    root, seen, over = psutil.Process(process), [0.0], threading.Event()
+
+    def watch() -> None:
+        while not over.wait(every):
+            with suppress(psutil.Error):  # the process has ended
+                seen.append(sum(map(_proportional, [root, *root.children(recursive=True)])) / 1e6)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield seen
+    finally:
+        over.set()
+        watcher.join()
+
+
+def _proportional(process: Any) -> int:
+    import psutil
+
+    try:
+        size: int = process.memory_full_info().pss
+    except psutil.Error:
+        return 0
+    return size
 
 
 def ratios(taken: dict[str, list[float]], of: str = "bare") -> dict[str, float]:

@@ -1,7 +1,6 @@
 """What the federation costs: a warm round against the bare PyTorch loop of the same local steps.
 
     python benchmarks/engine.py             # prints JSON
-    python benchmarks/engine.py --peers     # also pfl and flwr, where they are installed
 
 BERT-tiny (random weights), 50 clients, sequence 64, batch 8, SGD, no evaluation, one torch thread a
 process. The bare loop holds ready-made tensors and does nothing but forward, backward and SGD; its time
@@ -20,13 +19,12 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bare import VOCABULARY, as_batches, as_rows, bert_config, take_steps
+from bare import VOCABULARY, as_batches, as_rows, bert_config, take_steps, watched_memory
 
 CLIENTS, LENGTH, BATCH, RATE = 50, 64, 8, 0.05
 BOUNDS = {"10x4 workers=1": 1.05, "10x4 workers=2": 1.10, "30x1 workers=1": 1.20, "30x1 workers=2": 1.30}
@@ -197,32 +195,13 @@ def measure_ratio(cohort: int, steps: int, workers: int, rounds: int) -> dict[st
 
 
 def measure_memory(cohort: int, steps: int, workers: int) -> dict[str, float]:
-    """Run rounds alone; return the peak of the summed proportional set size in MB."""
-    import psutil
-
-    me, peak, over = psutil.Process(), [0.0], threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            total = 0
-            for process in [me, *me.children(recursive=True)]:
-                try:
-                    total += process.memory_full_info().pss
-                except psutil.Error:
-                    continue
-            peak[0] = max(peak[0], total / 2**20)
-            time.sleep(0.1)
-
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    with tempfile.TemporaryDirectory() as name:
+    """Do rounds alone; return the peak of the summed proportional set size in MB."""
+    with tempfile.TemporaryDirectory() as name, watched_memory(os.getpid()) as seen:
         federation = Federation(Path(name), cohort, steps, workers)
         for _ in range(5):
             federation.round()
         federation.pool.close()
-    over.set()
-    watcher.join()
-    return {"peak_mb": round(peak[0])}
+    return {"peak_mb": round(max(seen))}
 
 
 def measure_start(workers: int) -> dict[str, float]:
@@ -329,19 +308,12 @@ def main() -> None:
     """Measure everything and print it as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=15, help="warm rounds a figure")
-    parser.add_argument("--peers", action="store_true", help="also pfl and flwr, where installed")
     parser.add_argument("--short-text", metavar="NAME=FOLDER", help="e.g. trec=folder; else BBC headlines")
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.measure:
         what, *arguments = json.loads(options.measure)
-        if what in ("pfl", "flower"):
-            import peers
-
-            measure = getattr(peers, f"measure_{what}")
-        else:
-            measure = globals()[f"measure_{what}"]
-        print(json.dumps(measure(*arguments)))
+        print(json.dumps(globals()[f"measure_{what}"](*arguments)))
         return
     result: dict[str, Any] = {"cores": os.cpu_count()}
     for cohort, steps in ((10, 4), (30, 1)):
@@ -353,14 +325,6 @@ def main() -> None:
         result[f"start workers={workers}"] = alone("start", workers) | {"bound": 7}
     name, _, path = (options.short_text or "").partition("=")
     result["short text"] = alone("padding", name or None, path or None, 5) | {"bound": 0.4}
-    if options.peers:
-        result["peers"] = {
-            f"{cohort}x{steps} {peer} processes={processes}": alone(
-                peer, cohort, steps, options.rounds, processes
-            )
-            for cohort, steps in ((10, 4), (30, 1))
-            for peer, processes in (("pfl", 1), ("pfl", 2), ("flower", 2))
-        }
     print(json.dumps(result, indent=1))
 
 

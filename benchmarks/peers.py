@@ -1,228 +1,98 @@
-"""A warm round of other frameworks on the work of ``engine.py``: Apple's pfl, and Flower with Ray.
+"""Other frameworks on one workload: the time of a warm round, the time to the first round, and memory.
 
-    python -m pip install -e . psutil "flwr[simulation]" "pfl[pytorch]"   # in an environment of its own
-    python benchmarks/engine.py --peers
+    python -m venv PEERS
+    PEERS/bin/pip install torch==2.13.0 transformers==5.23.0 "flwr[simulation]==1.41.0" "pfl[pytorch]==0.6.0"
+    python benchmarks/peers.py --python PEERS/bin/python            # a line of JSON for each row of the table
+    python benchmarks/peers.py --python PEERS/bin/python --only pfl --processes 2
 
-The model, texts, SGD, clients and batches are those of ``engine.py``, without evaluation and with one torch
-thread a process. A framework's round and a bare one alternate within one process, as they do there. Each
-framework is set up to its advantage: models and tensors stay in memory, and two warm rounds come first.
+BERT-tiny with random weights and without dropout, 50 clients, sequence 64, batch 8, plain SGD, no evaluation, one torch
+thread a process, and two workloads: 10 clients a round with 4 local steps each, and 30 clients with one step each.
+Every framework is set up to its advantage: texts are tensors in memory, a process builds its model once, and nothing is
+written or logged in a round (``peer_rounds.py``).
+
+A framework and the bare PyTorch loop of the same steps do rounds in turns, each in processes of its own. ``ratio`` is
+the median of the framework's time times its processes over the bare time in the same turn. ``first_round_s`` is the
+time from the start of the framework's command to the end of its first round, while the machine does nothing else.
+``memory_mb`` is the largest sum of the proportional set sizes of all its processes, in a run of its own, since looking
+takes time.
 """
 
-import itertools
+import argparse
 import json
-import math
 import os
 import statistics
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from functools import cache
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from engine import BATCH, CLIENTS, RATE, bare_model, bare_round, client_texts, prepare
+from bare import let_round, ratios, start_side, watched_memory
 
-WARM_UP = 2
-
-
-class Turns:
-    """Let a framework's rounds and bare rounds alternate; keep the seconds of both."""
-
-    def __init__(self, bare: Callable[[], float]) -> None:
-        self.bare = bare
-        self.rounds: list[float] = []
-        self.bares: list[float] = []
-
-    def begin(self) -> None:
-        """Start the clock of a round."""
-        self.start = time.perf_counter()
-
-    def end(self) -> None:
-        """Stop the clock, do a bare round, and start the clock of the next round."""
-        self.rounds.append(time.perf_counter() - self.start)
-        self.bares.append(self.bare())
-        self.begin()
-
-    def result(self, processes: int, library: str) -> dict[str, Any]:
-        """Return the medians of the warm rounds and their ratio."""
-        round_s, bare_s = (statistics.median(seconds[WARM_UP:]) for seconds in (self.rounds, self.bares))
-        return {
-            "ratio": round(round_s * processes / bare_s, 3),
-            "round_s": round(round_s, 4),
-            "bare_s": round(bare_s, 4),
-            "version": version(library),
-        }
+WORKLOADS = {"10x4": (10, 4), "30x1": (30, 1)}
+FRAMEWORKS = ("fednlp", "pfl", "flower")
+WARM_UP, ROUNDS_WATCHED = 2, 3
 
 
-def client_tensors(client: int, steps: int) -> dict[str, Any]:
-    """Return all of a client's model inputs."""
-    import torch
-
-    ids, labels = client_texts(client, steps)
-    return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
-
-
-@cache
-def equipment(folder: Path, steps: int) -> tuple[Any, list[list[tuple[Any, Any, Any]]]]:
-    """Return this process's model and the batches of every client, made once a process."""
-    import torch
-
-    torch.set_num_threads(1)
-    parts = [[t.split(BATCH) for t in client_tensors(c, steps).values()] for c in range(CLIENTS)]
-    return bare_model(folder), [list(zip(*tensors, strict=True)) for tensors in parts]
+def command(python: str, framework: str, processes: int, cohort: int, steps: int, rounds: int) -> list[str]:
+    """Return the command of a side of ``peer_rounds.py``."""
+    # torchrun is how pfl documents several processes
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    told = [framework, str(cohort), str(steps), str(processes), str(rounds)]
+    script = str(Path(__file__).with_name("peer_rounds.py"))
+    return [python, *(launcher if framework == "pfl" and processes > 1 else []), script, *told]
 
 
-def bare_rounds(folder: Path, cohort: int, steps: int) -> Callable[[], float]:
-    """Return a function that does a bare round with the next ``cohort`` clients and returns its seconds."""
-    model, batches = equipment(folder, steps)
-    clients = itertools.cycle(range(CLIENTS))
-    return lambda: bare_round(model, [batches[next(clients)] for _ in range(cohort)])
+def measure(
+    python: str, framework: str, processes: int, cohort: int, steps: int, rounds: int
+) -> dict[str, Any]:
+    """Let a framework and the bare loop do rounds in turns."""
+    every = rounds + WARM_UP
+    begun = time.perf_counter()
+    with start_side(command(python, framework, processes, cohort, steps, every)) as side:
+        let_round(side)
+        first = time.perf_counter() - begun
+        with start_side(command(sys.executable, "bare", 1, cohort, steps, every)) as bare:
+            let_round(bare)
+            turns = [(let_round(side), let_round(bare)) for _ in range(every - 1)][WARM_UP - 1 :]
+    own, bound = zip(*turns, strict=True)
+    return {
+        "ratio": round(processes * ratios({"own": own, "bare": bound})["own"], 2),
+        "round_s": round(statistics.median(own), 3),
+        "bare_s": round(statistics.median(bound), 3),
+        "first_round_s": round(first, 1),
+    }
 
 
-def under_torchrun(processes: int, measure: list[Any]) -> dict[str, Any]:
-    """Start ``engine.py --measure`` in several processes that know each other; return what the first prints."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command += ["--local-ranks-filter=0", str(Path(__file__).with_name("engine.py"))]
-    done = subprocess.run(
-        [*command, "--measure", json.dumps(measure)], stdout=subprocess.PIPE, text=True, check=True
+def memory(python: str, framework: str, processes: int, cohort: int, steps: int) -> int:
+    """Return what all processes of a framework hold at most during its start and some rounds, in MB."""
+    told = command(python, framework, processes, cohort, steps, ROUNDS_WATCHED)
+    with start_side(told) as side, watched_memory(side.pid) as seen:
+        for _ in range(ROUNDS_WATCHED):
+            let_round(side)
+    return round(max(seen))
+
+
+def main() -> None:
+    """Measure the frameworks."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return result
+    parser.add_argument("--python", default=sys.executable, help="of the environment of the other frameworks")
+    parser.add_argument("--only", nargs="+", choices=FRAMEWORKS, default=FRAMEWORKS)
+    parser.add_argument("--workloads", nargs="+", choices=WORKLOADS, default=WORKLOADS)
+    parser.add_argument("--processes", nargs="+", type=int, default=(1, 2))
+    parser.add_argument("--rounds", type=int, default=10, help="warm rounds a figure")
+    options = parser.parse_args()
+    os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0", "CUDA_VISIBLE_DEVICES": ""}
+    for framework in options.only:
+        python = sys.executable if framework == "fednlp" else options.python
+        for processes in options.processes:
+            row: dict[str, Any] = {"framework": framework, "processes": processes}
+            for name in options.workloads:
+                row[name] = measure(python, framework, processes, *WORKLOADS[name], options.rounds)
+            row["memory_mb"] = memory(python, framework, processes, *WORKLOADS[next(iter(options.workloads))])
+            print(json.dumps(row), flush=True)
 
 
-def measure_pfl(cohort: int, steps: int, rounds: int, processes: int) -> dict[str, Any]:
-    """Measure pfl's SimulatedBackend with FederatedAveraging; several processes are started by torchrun."""
-    if find_spec("pfl") is None:
-        return {"missing": 'pip install "pfl[pytorch]"'}
-    if processes > 1 and "TORCHELASTIC_RUN_ID" not in os.environ:
-        return under_torchrun(processes, ["pfl", cohort, steps, rounds, processes])
-    os.environ |= {"CUDA_VISIBLE_DEVICES": "", "PFL_PYTORCH_DEVICE": "cpu"}
-    import numpy as np
-    import torch
-    from pfl.aggregate.simulate import SimulatedBackend
-    from pfl.algorithm.base import NNAlgorithmParams
-    from pfl.algorithm.federated_averaging import FederatedAveraging
-    from pfl.callback.base import TrainingProcessCallback
-    from pfl.data.federated_dataset import FederatedDataset
-    from pfl.data.pytorch import PyTorchTensorDataset
-    from pfl.data.sampling import get_user_sampler
-    from pfl.hyperparam import NNTrainHyperParams
-    from pfl.metrics import Metrics
-    from pfl.model.pytorch import PyTorchModel
-
-    torch.set_num_threads(1)
-    torch.manual_seed(0)  # every process must draw the same weights
-    np.random.seed(0)  # noqa: NPY002 - and the same cohorts, which pfl draws from NumPy's global state
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        prepare(folder, steps)
-        network = bare_model(folder)
-        bare = bare_rounds(folder, cohort, steps)
-    network.loss = lambda **batch: network(**batch).loss
-    network.metrics = lambda **batch: {}
-    model = PyTorchModel(network, torch.optim.SGD, torch.optim.SGD(network.parameters(), lr=1.0))
-    users = {c: PyTorchTensorDataset(client_tensors(c, steps), user_id=str(c)) for c in range(CLIENTS)}
-    data = FederatedDataset(users.__getitem__, get_user_sampler("minimize_reuse", list(users)))
-
-    rank = int(os.environ.get("RANK", 0))
-
-    def bare_once() -> float:
-        seconds = bare() if rank == 0 else math.nan
-        if processes > 1:
-            torch.distributed.barrier()  # the others wait for the first, which alone does the bare round
-        return seconds
-
-    turns = Turns(bare_once)
-
-    class Clock(TrainingProcessCallback):
-        def on_train_begin(self, *, model: Any) -> Any:
-            turns.begin()
-            return Metrics()
-
-        def after_central_iteration(self, metrics: Any, model: Any, *, central_iteration: int) -> Any:
-            turns.end()
-            return False, Metrics()
-
-    FederatedAveraging().run(
-        # pfl cannot leave out the evaluation of its first iteration, which is one of the warm-up
-        NNAlgorithmParams(WARM_UP + rounds, 10**9, train_cohort_size=cohort, val_cohort_size=None),
-        SimulatedBackend(training_data=data, val_data=data),
-        model,
-        NNTrainHyperParams(local_num_epochs=1, local_learning_rate=RATE, local_batch_size=BATCH),
-        callbacks=[Clock()],
-        send_metrics_to_platform=False,
-    )
-    return turns.result(processes, "pfl")
-
-
-def measure_flower(cohort: int, steps: int, rounds: int, actors: int) -> dict[str, Any]:
-    """Measure Flower's ``run_simulation`` with Ray and FedAvg, one model cached per actor."""
-    if find_spec("flwr") is None or find_spec("ray") is None:
-        return {"missing": 'pip install "flwr[simulation]"'}
-    os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
-    from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import ServerApp
-    from flwr.serverapp.strategy import FedAvg
-    from flwr.simulation import run_simulation
-
-    server, client = ServerApp(), ClientApp()
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        prepare(folder, steps)
-        turns = Turns(bare_rounds(folder, cohort, steps))
-
-        class Timed(FedAvg):
-            def configure_train(self, server_round: int, *arguments: Any) -> Any:
-                if server_round == 1:
-                    turns.begin()
-                else:
-                    turns.end()
-                return super().configure_train(server_round, *arguments)
-
-            def aggregate_train(self, server_round: int, replies: Any) -> Any:
-                replies = list(replies)
-                answered = [reply for reply in replies if not reply.has_error()]
-                if len(answered) != cohort:
-                    raise RuntimeError(
-                        f"{len(answered)} of {cohort} clients answered in round {server_round}"
-                    )
-                return super().aggregate_train(server_round, replies)
-
-        @client.train()
-        def train(message: Message, context: Any) -> Message:
-            model, batches = equipment(folder, steps)
-            model.load_state_dict(message.content["arrays"].to_torch_state_dict())
-            bare_round(model, [batches[int(context.node_config["partition-id"])]])
-            metrics = MetricRecord({"num-examples": steps * BATCH})
-            content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": metrics})
-            return Message(content=content, reply_to=message)
-
-        @server.main()
-        def serve(grid: Any, context: Any) -> None:
-            import torch
-
-            torch.set_num_threads(1)  # this is a thread of its own
-            strategy = Timed(
-                fraction_train=cohort / CLIENTS,
-                fraction_evaluate=0.0,
-                min_train_nodes=cohort,
-                min_available_nodes=CLIENTS,
-            )
-            arrays = ArrayRecord(bare_model(folder).state_dict())
-            strategy.start(grid=grid, initial_arrays=arrays, num_rounds=WARM_UP + rounds)
-            turns.end()
-
-        resources = {"num_cpus": 1, "num_gpus": 0.0}
-        run_simulation(
-            server,
-            client,
-            CLIENTS,
-            backend_config={"init_args": {"num_cpus": actors}, "client_resources": resources},
-        )
-    return turns.result(actors, "flwr")
+if __name__ == "__main__":
+    main()

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,16 @@ def test_the_engine_is_measured_against_the_bare_loop() -> None:
     assert figures["ratio"] == pytest.approx(figures["round_s"] / figures["bare_s"], rel=0.02)
 
 
+def test_a_framework_does_rounds_in_turns_with_the_bare_loop() -> None:
+    pytest.importorskip("psutil", reason="memory is measured with psutil")
+    words = ("--only", "fednlp", "--processes", "1", "--workloads", "30x1", "--rounds", "1")
+    row = said_by("peers.py", *words)
+    found = row["30x1"]
+    assert found["ratio"] == pytest.approx(found["round_s"] / found["bare_s"], abs=0.02)
+    assert found["first_round_s"] > found["round_s"]
+    assert row["memory_mb"] > 100
+
+
 def test_computing_without_padding_is_measured() -> None:
     figures = said_by("packing.py", "--models", "bert-tiny", "--repeats", "1")
     assert [row["texts"] for row in figures["measured"]] == ["sst-2", "trec"]
@@ -43,7 +54,7 @@ def test_dropout_and_precision_are_measured_against_the_bare_loop() -> None:
 
 
 def test_clients_at_once_are_measured_against_the_bare_loop() -> None:
-    sides = ("1", "4, oneDNN")
+    sides = ("1", "4, padding-free", "4, oneDNN")
     figures = said_by("at_once.py", "--only", "bert-tiny", "--batch", "1", "--rounds", "1", "--sides", *sides)
     assert {*figures["clients at once"]} == {*sides}
     assert all(ratio > 0 for ratio in figures["clients at once"].values())
@@ -153,3 +164,32 @@ def test_the_cost_of_known_clients_is_measured() -> None:
     figures = said_by("scale.py", "--measure", '["rounds", 200, 3, 1]')
     assert figures["client_ms"] == pytest.approx(1000 * figures["round_s"] / 3, rel=0.1)
     assert figures["start_s"] > 0
+
+
+def test_versions_without_a_wheel_are_named_and_the_others_still_counted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """pip names the first one that has no wheel, and resolves nothing then; it is made up here."""
+    wheels = {f"any{number}==1": f"any{number}-1-py3-none-any.whl" for number in range(12)}
+    wheels |= {"Fast_one==2": "fast_one-2-cp311-abi3-manylinux_2_28_aarch64.whl"}
+    lacking = ["source_one==3", "source.two==4"]
+
+    def pip(requirements: list[str], python: str) -> tuple[dict[str, Any] | None, str]:
+        for one in requirements:
+            if one not in wheels:
+                name, _, version = one.replace("_", "-").replace(".", "-").partition("==")
+                return None, f"ERROR: No matching distribution found for {name}=={version}\n"
+        urls = [f"https://made.up/files/{wheels[one]}" for one in requirements]
+        return {"install": [{"download_info": {"url": url}} for url in urls]}, ""
+
+    path = tmp_path / "constraints.txt"
+    path.write_text("\n".join(["# made up", *wheels, *lacking]) + "\n")
+    module = runpy.run_path(str(FOLDER / "arm_wheels.py"))
+    monkeypatch.setitem(module["resolved"].__globals__, "_dry_run", pip)
+    monkeypatch.setattr("sys.argv", ["arm_wheels.py", "--constraints", str(path)])
+    module["main"]()
+    figures = json.loads(capsys.readouterr().out)
+    assert figures["versions"] == 15
+    assert figures["wheels for any machine"] == 12
+    assert figures["wheels for aarch64"] == 1
+    assert figures["without a wheel"] == lacking

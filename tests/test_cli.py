@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -311,7 +312,7 @@ def test_compare(fednlp: Type, toml: Path) -> None:
     again = fednlp("compare", toml, *options)
     assert again.code == 0, again
     assert result.out.count("data: texts read as") == again.out.count("data: texts read as") == 1
-    assert "3 of 8 runs are done already" in again.out
+    assert "3 of 8 runs done already" in again.out
     assert {path: path.stat().st_mtime_ns for path in before} == before
     assert len(list(Path("cmp").glob("*/summary.json"))) == 9
     for run in Path("cmp").glob("*/summary.json"):
@@ -454,12 +455,31 @@ def test_the_partition_of_a_run_is_that_of_the_command(fednlp: Type, toml: Path,
         (["--clients", 3, "--test-fraction", 1.5], "test_fraction"),
         (["--method", "proportions", "--proportions", "none.csv"], "none.csv"),
         (["--clients", 3, "--out", "/dev/null/part.npz"], "/dev/null"),
+        (
+            ["--clients", 3, "--out", "part.csv"],
+            "--out part.csv: name it .npz, or .h5 as the original FedNLP has it",
+        ),
     ],
 )
 def test_partition_refuses(
     options: list[object], message: str, refused: Callable[..., str], here: Path, texts: Path
 ) -> None:
     assert message in refused("partition", texts, *options)
+
+
+@pytest.mark.parametrize(("given", "cohort"), [([], 4), (["--set", "clients_per_round=3"], 3)])
+def test_a_split_has_the_cohort_of_its_experiment_at_most_all_clients(
+    given: list[str], cohort: int, fednlp: Type, here: Path, texts: Path
+) -> None:
+    fednlp("partition", texts, "--method", "uniform", "--clients", 4, "--split-out", "shards", *given)
+    assert config.load("shards/federation.toml").clients_per_round == cohort
+    split = config.load("shards/simulation.toml").resolved()
+    assert (split.clients_per_round, split.partition.clients) == (cohort, 4)
+    Path("silos").mkdir()
+    for number in range(2):
+        shutil.copyfile(f"shards/client-{number}/train.parquet", f"silos/{number}.parquet")
+    fednlp("partition", "silos", "--split-out", "own", *given)
+    assert config.load("own/federation.toml").clients_per_round == 2
 
 
 # ------------------------------------------------------------------------------------------- report
@@ -515,7 +535,7 @@ def test_a_file_that_is_unfit(kind: str, refused: Callable[..., str], toml: Path
     [
         (["--set", "num_round=3"], "did you mean num_rounds?"),
         (["--set", "partition.alpha=0"], "partition.alpha = 0"),
-        (["--set", "partition.clients=1000"], "1000"),
+        (["--set", "partition.clients=1000"], "1,000"),
         (["--set", "partition.method=quantity"], "beta"),
         (["--set", "data.path=none.csv"], "none.csv"),
         (["--set", "data.text=texte"], "text"),
@@ -534,6 +554,13 @@ def test_a_file_that_is_unfit(kind: str, refused: Callable[..., str], toml: Path
 )
 def test_run_refuses(options: list[str], message: str, refused: Callable[..., str], toml: Path) -> None:
     assert message in refused("run", toml, *options)
+
+
+def test_an_experiment_file_that_is_not_there(refused: Callable[..., str], toml: Path) -> None:
+    assert "did you mean tiny.toml?" in refused("run", "tinny.toml")
+    assert "its folder has tiny.toml, and fednlp comes with quickstart, small and " in refused(
+        "run", "absent.toml"
+    )
 
 
 def test_unknown_data_set(refused: Callable[..., str], here: Path) -> None:
@@ -844,6 +871,25 @@ def test_evaluate(fednlp: Type, refused: Callable[..., str], here: Path, trained
     assert "the data have one of that name" in again
 
 
+def test_evaluate_a_file_with_other_columns(
+    fednlp: Type, refused: Callable[..., str], here: Path, trained: Path, texts: Path
+) -> None:
+    Path("own.csv").write_text(texts.read_text().replace("text,label,", "note,team,", 1))
+    said = refused("evaluate", trained, "--data", "own.csv")
+    assert "no column 'text'" in said
+    assert "name the file's own with --text, --label or --column" in said
+    same = fednlp("evaluate", trained, "--data", texts, "--json").out
+    assert (
+        fednlp("evaluate", trained, "--data", "own.csv", "--text", "note", "--label", "team", "--json").out
+        == same
+    )
+    columns = ("--column", "text=note", "--column", "label=team")
+    assert fednlp("evaluate", trained, "--data", "own.csv", *columns, "--json").out == same
+    assert "give the file with --data" in refused("evaluate", trained, "--label", "team")
+    assert "say --device cpu" in refused("evaluate", trained, "--device", "quantum")
+    assert fednlp("evaluate", trained, "--data", texts, "--device", "cpu", "--json").out == same
+
+
 def test_evaluate_shows_labels(fednlp: Type, trained: Path) -> None:
     """A row a label, and the confusion matrix, whose columns go by number; no line ends in blanks."""
     result = fednlp("evaluate", trained).out
@@ -1011,10 +1057,10 @@ def test_run_and_partition_say_how_the_data_were_read(fednlp: Type, toml: Path, 
     first = next(
         n for n, line in enumerate(lines) if line.startswith("data: texts read as text-classification")
     )
-    assert lines[first + 1].startswith("labels: 4: ")
+    assert lines[first + 1].startswith("4 labels: ")
     assert lines[first + 2].startswith("lengths: median 8, 95 % 8, longest 8 tokens")
     assert any("longer than the 8 tokens that the model reads" in line for line in lines)
-    assert sum(line.startswith(("data: ", "labels: ", "lengths: ", "warning: ")) for line in lines) <= 8
+    assert sum(line.startswith(("data: ", "4 labels: ", "lengths: ", "warning: ")) for line in lines) <= 8
     kept = json.loads(Path("out/data.json").read_text())
     assert (kept["train"], kept["tokens"]["longest"]) == (160, 8)
     assert "cut-off" in [oddity["kind"] for oddity in kept["oddities"]]

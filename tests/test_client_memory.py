@@ -19,12 +19,8 @@ from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import backward_depth, trainable_depth
 from fednlp.partition import Partition
-from fednlp.simulation.resource_estimation import (
-    PlanEstimator,
-    _tied,
-    memory_of_run,
-    model_sizes,
-)
+from fednlp.simulation.plan_estimation import PlanEstimator
+from fednlp.simulation.resource_estimation import _tied, memory_of_run, model_sizes
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]

@@ -23,11 +23,12 @@ from fednlp.deployment.refusals import check_settings
 from fednlp.deployment.servable import require_servable
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithms.fedavg import fedavg
-from fednlp.federated.client import ClientResult, TrainRequest, Update
+from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import Population
 from fednlp.federated.params import Layout
 from fednlp.federated.round import run_round
 from fednlp.federated.state import State
+from fednlp.federated.update import Update
 from fednlp.runtime.shared import PrivateRoom
 
 from . import docs_blocks

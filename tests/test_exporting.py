@@ -145,7 +145,7 @@ def test_the_shared_model_is_that_of_the_run(made: Callable[[str], RunDir], tmp_
 def test_models_that_are_not_kept_say_why(experiment: Make, tmp_path: Path) -> None:
     run = fednlp.run(experiment(SHORT | {"evaluation.keep_client_models": 7}), tmp_path / "run")
     with pytest.raises(
-        RunError, match=r"there are 8 clients, and evaluation.keep_client_models = 7: run again"
+        RunError, match=r"the run has 8 clients, and evaluation.keep_client_models = 7: run again"
     ):
         evaluate_run(run.folder, client="0")
     assert not run.client_models.exists()

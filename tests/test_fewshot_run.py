@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -655,6 +656,22 @@ def test_a_client_that_only_judges_is_sent_nothing_but_what_it_judges(
         groups = len(line["pacing"]["groups"])
         assert "chosen" in line["pacing"]
         assert line["bytes_down"] == message * (len(at_work) + groups * len(owners))
+
+
+def test_the_model_of_a_run_is_judged_once_between_two_waves(experiment: Make, tmp_path: Path) -> None:
+    """The control's model is judged after a wave, and the next one begins with it."""
+    changes = METHODS["search by gold labels"] | {"algorithm.name": "fedavg"}
+    run = fednlp.run(experiment(changes | {"partition.clients": 24, "num_rounds": 9}), tmp_path / "run")
+    lines = lines_of(run)
+    message = lines[-1]["bytes_down"] // len({*lines[-1]["cohort"], *lines[-1]["labelling"]})
+    after, first = next(
+        (before, line)
+        for before, line in pairwise(lines)
+        if "gains" in before["pacing"] and line["pacing"]["phase"] == "trial"
+    )
+    assert "chosen" not in after["pacing"]
+    assert judging_clients(run) - {*first["cohort"], *first["labelling"]}
+    assert first["bytes_down"] == message * len({*first["cohort"], *first["labelling"]})
 
 
 def judging_clients(run: RunDir) -> set[int]:

@@ -21,7 +21,8 @@ from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.formatting.units import human_bytes
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import trainable_depth
-from fednlp.simulation.resource_estimation import PlanEstimator, plan_selection
+from fednlp.simulation.clients_at_once import ClientsAtOnce
+from fednlp.simulation.plan_estimation import PlanEstimator, plan_selection
 
 Document = Callable[..., dict[str, Any]]
 Type = Callable[..., Result]
@@ -228,6 +229,24 @@ def test_runs_that_try_plans(
         assert experiment.fewshot.pacing == "curriculum"
         assert experiment.evaluation.every == 1
         assert experiment.costs.bandwidth_up == experiment.costs.bandwidth_down == 2
+
+
+def test_trials_train_several_clients_at_once_if_the_experiment_says_so(
+    typed: Type, toml: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever a plan trains: the head alone, biases, whole layers."""
+    sizes = []
+
+    class Seen(ClientsAtOnce):
+        def __init__(self, runtime: Any, size: int, work: Callable[[Any], float]) -> None:
+            sizes.append(size)
+            super().__init__(runtime, size, work)
+
+    monkeypatch.setattr("fednlp.simulation.rounds.ClientsAtOnce", Seen)
+    made = toml({"model.train": "head", "clients_per_round": 2, "client.max_steps": 2})
+    result = typed(made, "--target", "0.01", "--rounds", "1", "--set", "runtime.clients_at_once=2")
+    assert result.exit_code == 0, result
+    assert sizes == [2, 2, 2]
 
 
 def test_a_plan_is_for_one_device_of_a_mix(

@@ -34,7 +34,9 @@ def test_every_table_and_figure_is_there(paper: Paper) -> None:
         assert {row.name: row.published for row in one.rows} == {
             row.name: row.published for row in entry.rows
         }
-        assert [claim.says for claim in one.claims] == [claim.says for claim in entry.claims]
+        assert [(claim.says, claim.tried) for claim in one.claims] == [
+            (claim.says, claim.tried) for claim in entry.claims
+        ]
         assert one.finished or one.reason
     page = (FOLDER / f"{found.stem}.md").read_text(encoding="utf-8")
     assert all(one.title.replace("|", "") in page.replace("\\", "") for one in found.entries)
@@ -73,6 +75,16 @@ def test_pages_are_never_copied_into_a_folder_of_other_files(tmp_path: Path) -> 
         copy_pages(FOLDER, tmp_path)
     assert [*tmp_path.iterdir()] == [notes]
     assert notes.read_text() == "mine"
+
+
+def test_every_claim_that_disagrees_says_what_was_tried() -> None:
+    claims = [
+        (paper.number, entry.id, claim)
+        for paper in FOUND.papers
+        for entry in paper.entries
+        for claim in entry.claims
+    ]
+    assert not [(*of, claim.says) for *of, claim in claims if claim.disagrees and not claim.tried]
 
 
 def test_published_figures_have_the_decimals_of_their_column() -> None:

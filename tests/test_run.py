@@ -323,7 +323,7 @@ def test_fewer_clients_than_min_clients(experiment: Make, tmp_path: Path) -> Non
     """The field says how many clients there are: it is known before anything is written."""
     changes = {"partition": {"method": "natural", "field": "site"}, "clients_per_round": 8, "min_clients": 6}
     with pytest.raises(
-        ConfigError, match=r"min_clients = 6, but there are only 5 clients.*lower min_clients"
+        ConfigError, match=r"min_clients = 6, but the partition has 5 clients.*lower min_clients"
     ):
         fednlp.run(experiment(changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -19,7 +19,7 @@ def codec(megabytes: float, repeats: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from fednlp.deployment.links.grpc import KEPT
+    from fednlp.deployment.links import KEPT
     from fednlp.deployment.message_types import UploadChunk
     from fednlp.deployment.messages import from_client
     from fednlp.deployment.messages import pack as frame

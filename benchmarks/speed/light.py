@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ def serve(
     from fednlp.deployment.hub import Hub
     from fednlp.deployment.links.grpc import server as link
     from fednlp.deployment.run_directory import open_directory, run_name
+    from fednlp.deployment.serve import DISK_THREADS, background_of
     from fednlp.simulation.callback import NullCallback
     from tests.deployment.throwaway import name_of
 
@@ -57,7 +59,8 @@ def serve(
         small(folder / "warm", hidden=16, rounds=1), folder / "warm-run"
     )  # all libraries are loaded by now
     directory = open_directory(experiment, folder / "server")
-    hub = Hub(directory.folder / FOLDER, run_name(directory))
+    disk = ThreadPoolExecutor(DISK_THREADS, "fednlp-disk")
+    hub = Hub(directory.folder / FOLDER, run_name(directory), background_of(disk))
     credentials = link.grpc.ssl_server_credentials([pair], root, True)
 
     def session(peer: Any, wake: Callable[[], None]) -> Any:
@@ -77,6 +80,7 @@ def serve(
 
     Federation(directory, hub, lambda: members, NullCallback(), on_open=opened).run()
     time.sleep(0.5)
+    disk.shutdown()
 
 
 class LightClient:

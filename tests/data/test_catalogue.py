@@ -141,7 +141,7 @@ FAULTS = {
         (
             "train.tsv",
             b"a\t1\n\xff\t1\n",
-            ":2: byte 0xff at position 1 is not UTF-8: convert the file, e.g. ",
+            ":2: byte 0xff at position 1 is not UTF-8: convert the file, such as with: ",
         ),
     ],
     "trec": [

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.data.checks import answers_fault, tags_fault, valid_answers
+from fednlp.data.json_cells import answers_fault, tags_fault, valid_answers
 
 
 @given(st.text(min_size=1), st.data())
@@ -48,7 +48,7 @@ def test_those_that_stand_are_kept() -> None:
     ("words", "tags", "fault"),
     [
         ('["a", "b"]', '["O", "O"]', None),
-        ('["a", "b"]', '["O"]', "2 words and 1 tags"),
+        ('["a", "b"]', '["O"]', "2 words and 1 tag"),
         ('["a", 1]', '["O", "O"]', "the words are not"),
         ('["a"]', '"O"', "the tags are not"),
         ("[]", "[]", "there is no word"),

@@ -182,12 +182,14 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "latin 1": (
         "a.csv",
         "text,label\na,x\nné,y\n".encode("latin-1"),
-        ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, e.g. iconv -f LATIN1 -t UTF-8",
+        ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, such as with: iconv -f WINDOWS-1252 -t UTF-8 "
+        "FOLDER/a.csv > FOLDER/utf8-a.csv",
     ),
     "utf 16": (
         "a.csv",
         "text,label\na,x\n".encode("utf-16"),
-        ":1: the file is UTF-16, not UTF-8: convert it, e.g. iconv -f UTF-16 -t UTF-8",
+        ":1: the file is UTF-16, not UTF-8: convert the file, such as with: iconv -f UTF-16 -t UTF-8 "
+        "FOLDER/a.csv > FOLDER/utf8-a.csv",
     ),
     "nul": (
         "a.jsonl",
@@ -268,7 +270,7 @@ def test_every_fault_is_one_line_with_its_place(tmp_path: Path, fault: str) -> N
     path = written(tmp_path, name, content)
     with pytest.raises(DataError) as caught:
         read(file_rows(path))
-    assert str(caught.value) == f"{path}{expected}"
+    assert str(caught.value) == f"{path}{expected.replace('FOLDER', str(tmp_path))}"
 
 
 def test_a_file_without_line_breaks_does_not_fill_the_memory(

@@ -225,7 +225,7 @@ def test_lines_are_few_and_the_page_is_whole(write: Write) -> None:
     assert lines[0] == (
         "data: mine read as text-classification (text, label): 111 training and 42 test examples"
     )
-    assert lines[1].startswith("labels: 8: ")
+    assert lines[1].startswith("8 labels: ")
     assert lines[1].endswith("and 3 more")
     assert lines[2].startswith("lengths: text median 5, 95 % 5, longest 5 words; script: Latin 100 %")
     assert lines[-1].endswith("more warnings: fednlp data info lists them")
@@ -254,7 +254,7 @@ def test_tags_are_counted_by_words(tmp_path: Path) -> None:
         "B-PER": 20,
     }
     assert seen.statistics.words["words"].longest == 3
-    assert seen.lines()[1] == "tags: 2: O 40, B-PER 20"
+    assert seen.lines()[1] == "2 tags: O (40), B-PER (20)"
     assert seen.issues == ()
 
 

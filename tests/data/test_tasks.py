@@ -186,7 +186,7 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     (
         "token-classification",
         {"tags": ["O"]},
-        "2 words and 1 tags: there must be one tag a word, in 'words' and 'tags'",
+        "2 words and 1 tag: there must be one tag a word, in 'words' and 'tags'",
     ),
     (
         "token-classification",

@@ -112,7 +112,7 @@ class Eavesdropper:
             address,
             ["#"],
             ("x", b"", False),
-            lambda topic, data: self.seen.append((topic, data)),
+            lambda topic, data: self.seen.append((topic, bytes(data))),
             lambda why: None,
         )
         await self._broker.open()

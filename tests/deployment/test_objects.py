@@ -1,7 +1,10 @@
 """A client's cache of objects: what an earlier process has left is checked before it is used."""
 
+import errno
 import hashlib
+import os
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -9,7 +12,7 @@ from hypothesis import strategies as st
 
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.objects import ref_of, write_object
+from fednlp.deployment.objects import Partial, ref_of, write_object
 from fednlp.errors import RunError
 
 DATA = b"weights" * 1000
@@ -68,3 +71,43 @@ def test_a_full_disk_is_said_where_an_object_is_made() -> None:
         RunError, match=r"no space left on the disk that holds /dev: .*type the same command again"
     ):
         write_object(Path("/dev/full"), [bytes(1 << 20)])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.lists(st.sampled_from([1, 7, (1 << 16) - 1, 1 << 16, 1 << 18]), min_size=1, max_size=8),
+    st.integers(0, 7),
+)
+def test_a_disk_that_is_full_at_any_chunk_leaves_what_arrived_before_and_the_rest_can_follow(
+    tmp_path: Path, sizes: list[int], full_at: int
+) -> None:
+    """Long chunks are stored by another thread: the error comes with a later chunk or the check, and once at least."""
+    chunks = [bytes([number + 1]) * size for number, size in enumerate(sizes)]
+    data, calls, plain = b"".join(chunks), iter(range(len(chunks))), os.pwrite
+    path = tmp_path / "object.part"
+    path.unlink(missing_ok=True)
+
+    def pwrite(handle: int, data: bytes, offset: int) -> int:
+        if next(calls) == full_at:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return plain(handle, data, offset)
+
+    ref = ObjectRef(hashlib.sha256(data).hexdigest(), len(data))
+    partial = Partial(path, ref)
+    failed = False
+    with mock.patch.object(os, "pwrite", pwrite):
+        try:
+            for chunk in chunks:
+                partial.append(partial.length, memoryview(chunk))
+            assert partial.check()
+        except RunError as error:
+            failed = "no space left" in str(error)
+        partial.close()
+    assert failed == (full_at < len(chunks))
+    assert path.read_bytes() == b"".join(chunks[:full_at])
+    later = Partial(path, ref)
+    while not later.whole:
+        later.append(later.length, memoryview(data)[later.length :][: 1 << 17])
+    assert later.check()
+    later.close()
+    assert path.read_bytes() == data

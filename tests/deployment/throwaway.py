@@ -39,21 +39,23 @@ class Authority:
     def pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
-    def server_pair(self) -> tuple[bytes, bytes]:
+    def server_pair(self, host: str = SERVER) -> tuple[bytes, bytes]:
         """Return the key and the certificate of a server, in PEM."""
-        return self._pair(SERVER)
+        return self._pair(host, host)
 
-    def _pair(self, name: str) -> tuple[bytes, bytes]:
+    def _pair(self, name: str, host: str = SERVER) -> tuple[bytes, bytes]:
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, authority=False
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key, authority=False, host=host
         )
         text = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
         return text, certificate.public_bytes(serialization.Encoding.PEM)
 
-    def _sign(self, name: x509.Name, key: ec.EllipticCurvePrivateKey, authority: bool) -> x509.Certificate:
+    def _sign(
+        self, name: x509.Name, key: ec.EllipticCurvePrivateKey, authority: bool, host: str = SERVER
+    ) -> x509.Certificate:
         now, hour = datetime.datetime.now(datetime.UTC), datetime.timedelta(hours=1)
         return (
             x509.CertificateBuilder()
@@ -64,7 +66,7 @@ class Authority:
             .not_valid_before(now - hour)
             .not_valid_after(now + hour)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
-            .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
             .sign(self.key, hashes.SHA256())
         )
 

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from fednlp.errors import RunError
 from fednlp.federated.message import pack
-from fednlp.federated.pages import DiskRoom, LeanRoom, give_back, lazy_zeros, set_aside
+from fednlp.federated.pages import DiskRoom, LeanRoom, give_back, huge_zeros, lazy_zeros, set_aside
 from fednlp.federated.params import Layout
 from fednlp.federated.sums import ExactSum, NonFiniteUpdate
 from fednlp.federated.upload import StoredUpdate, flat_of
@@ -38,6 +38,13 @@ def stored(update: Tensor, folder: Path) -> StoredUpdate:
     path.write_bytes(pack(LAYOUT.views(update)))
     with path.open("rb") as file:
         return StoredUpdate(memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)), LAYOUT)
+
+
+def test_huge_zeros_are_in_memory_at_once() -> None:
+    zeros = huge_zeros(8 << 20)
+    assert zeros.dtype is torch.float32
+    assert not zeros.any()
+    assert resident(zeros) >= 32 << 20
 
 
 def test_zeros_take_memory_where_they_are_written_and_until_they_are_given_back() -> None:
@@ -104,15 +111,22 @@ def test_a_lean_sum_is_the_sum(seeds: list[int], factor: float) -> None:
         assert not sums[1].storage.any()
 
 
-def test_a_stored_update_is_added_as_the_one_in_memory(tmp_path: Path) -> None:
-    flat = torch.randn(LAYOUT.numel, generator=torch.Generator().manual_seed(0))
+@given(changed=st.floats(0, 1), seed=st.integers(0, 1000))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_stored_update_is_added_as_the_one_in_memory(tmp_path: Path, changed: float, seed: int) -> None:
+    """Rows that are zero are passed over."""
+    rng = torch.Generator().manual_seed(seed)
+    flat = torch.randn(LAYOUT.numel, generator=rng)
+    rows = torch.rand(LAYOUT.table_shape[0], generator=rng) < changed
+    LAYOUT.rows(flat)[~rows] = 0.0
     sums = ExactSum(LAYOUT), ExactSum(LAYOUT)
     sums[0].add(0.3, flat[: LAYOUT.dense], None, LAYOUT.rows(flat))
     update = stored(flat, tmp_path)
     update.check_finite()
     update.add_to(sums[1], 0.3)
     assert torch.equal(sums[0].storage, sums[1].storage)
-    assert torch.equal(sums[0].touched_rows, sums[1].touched_rows)
+    assert torch.equal(sums[1].touched_rows, rows)
+    assert torch.equal(sums[0].mean(0.3)[0], sums[1].mean(0.3)[0])
     assert torch.equal(update.flat(LAYOUT), flat)
     assert torch.equal(flat_of(pack(LAYOUT.views(flat)), LAYOUT), flat)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fednlp.errors import RunError
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, TrainRequest, Update
+from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import Cohort, Population, RoundPlan
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import EMBEDDINGS, Pull, choose, distances
@@ -22,6 +22,7 @@ from fednlp.federated.sent import Sent, require_sent
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
 from fednlp.federated.transforms import RngKey
+from fednlp.federated.update import Update
 from fednlp.runtime.shared import PrivateRoom
 
 KEY = RngKey(0, 3, 2)

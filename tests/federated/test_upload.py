@@ -12,13 +12,14 @@ from hypothesis import strategies as st
 
 from fednlp.errors import RunError
 from fednlp.federated.algorithms.fedavg import fedavg
-from fednlp.federated.client import ClientResult, Update
+from fednlp.federated.client import ClientResult
 from fednlp.federated.communication import Uplink, encode_update
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import Pull
 from fednlp.federated.sent import Sent
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import RngKey, make_chain
+from fednlp.federated.update import Update
 from fednlp.federated.upload import (
     Upload,
     pack_upload,

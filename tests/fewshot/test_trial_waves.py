@@ -110,10 +110,11 @@ def test_of_paces_that_gain_nothing_the_one_that_loses_least_wins() -> None:
 
 def test_paces_that_do_not_fit_at_once_are_tried_in_waves() -> None:
     search = begin_wave(new_search([SLOW, FAST], RULES), ((0,), (1,)), 0.5)
-    search, told = end_wave(went_on(went_on(search)), [0.5, 0.7], 1.0, 1.0)
+    search, told = end_wave(went_on(went_on(search)), [0.52, 0.7], 1.0, 1.0)
     assert "chosen" not in told
     assert search.searching
     assert search.tried
+    assert search.started == 0.52, "the control's model is that of the run, and has been judged"
     search = begin_wave(search, ((0,), (1,)), 0.6)
     assert search.wave == (FAST,)
     search, told = end_wave(went_on(went_on(search)), [0.6, 0.6], 1.0, 1.0)

@@ -89,7 +89,7 @@ def test_the_arrays_cannot_be_written_and_the_callers_can():
         ({"test_offsets": [0, 1, 2], "test_indices": [7, 7]}, "example 7 stands twice in test_indices"),
         ({"client_ids": [1, 0]}, "numbers from 0"),
         ({"client_ids": []}, "at least one"),
-        ({"client_names": ("a",)}, "1 names for 2 clients"),
+        ({"client_names": ("a",)}, "1 name for 2 clients"),
         ({"client_names": ("a", "a")}, "differ"),
         ({"client_names": ("a", "")}, "not be empty"),
     ],

@@ -80,6 +80,8 @@ def test_the_aggregator_and_the_attack_are_described(new_run: NewRun) -> None:
     assert text.startswith("feddyn (alpha 0.1): ")
     assert "The updates are aggregated by: trimmed mean (fraction 0.2)." in text
     assert "25 % of the clients attack: free_rider (lazy 2)." in text
+    one = describe_method({"clients_per_round": 1, "num_rounds": 1})
+    assert one.startswith("unknown: 1 client a round, 1 round asked for;")
     assert "aggregated" not in describe_method({})
     assert "attack" not in describe_method({})
     run, plain = read_run(new_run("a", config=config)), read_run(new_run("b"))

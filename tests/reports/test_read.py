@@ -112,9 +112,17 @@ def test_running_totals(new_run: NewRun) -> None:
 
 def test_a_folder_that_is_no_run_directory_is_refused_in_one_line(tmp_path: Path) -> None:
     for folder, why in ((tmp_path, "no resolved.toml"), (tmp_path / "missing", "does not exist")):
-        with pytest.raises(RunError, match=f"is not a run directory .*{why}") as caught:
+        with pytest.raises(RunError, match=f"is no run directory .*{why}") as caught:
             read_run(folder)
         assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_run_directories_names_one_of_them(new_run: NewRun) -> None:
+    inside = new_run(rounds=1)
+    with pytest.raises(
+        RunError, match=rf"{inside.parent} is no run directory .*: give one that it holds, such as {inside}"
+    ):
+        read_run(inside.parent)
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ def test_a_damaged_partition_is_named(new_run: NewRun, tmp_path: Path) -> None:
 def test_no_run_and_no_run_directory_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="at least one run directory"):
         write_report([], tmp_path / "out")
-    with pytest.raises(RunError, match="is not a run directory"):
+    with pytest.raises(RunError, match="is no run directory"):
         write_report([tmp_path], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fednlp.reproduction.agreement import Verdict, interval, judge, spearman
-from fednlp.reproduction.manifest import Claim
+from fednlp.reproduction.agreement import Claim, Verdict, interval, judge, spearman
 
 _FLOATS = st.floats(-100, 100, allow_subnormal=False)
 

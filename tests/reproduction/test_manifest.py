@@ -6,6 +6,7 @@ from statistics import fmean
 import pytest
 
 from fednlp import config
+from fednlp.config.identity import canonical
 from fednlp.data import CATALOGUE
 from fednlp.errors import ConfigError
 from fednlp.reproduction.agreement import judge
@@ -62,8 +63,7 @@ def test_rows_and_columns_name_methods_of_their_runs(paper: Paper) -> None:
     for entry in paper.entries:
         for row in entry.rows:
             for column in entry.columns:
-                key = row.run or column.run or (entry.runs[0] if len(entry.runs) == 1 else "")
-                method = column.method.replace("{}", row.method) if column.method else row.method
+                key, method = entry.source_of(row, column)
                 if key and method:
                     runs = paper.runs[key]
                     known = [*runs.methods, *runs.baselines]
@@ -171,6 +171,13 @@ def test_scores_and_published_scores_are_both_in_points(paper: Paper) -> None:
             '{ name = "here", measure = "sent to target", target = "fedup",',
             "the target of column here of table1 is fedup, which its runs do not have: fedavg, fedopt",
         ),
+        ('name = "B"', 'cells = { there = { run = "a", method = "fedavg" } }, name = "B"', "no column"),
+        (
+            'name = "B"',
+            'cells = { here = { run = "a", method = "fedup" } }, name = "B"',
+            "the cell here of row B of table1 is fedup, which its runs do not have: fedavg",
+        ),
+        ('name = "B"', 'cells = { here = { run = "b", method = "x" } }, name = "B"', "reads the runs b"),
         ('kind = "highest"', 'kind = "ratios fall"', "ratios fall is of two pairs of rows, or more"),
         (
             'kind = "highest", rows = ["A", "B"]',
@@ -226,11 +233,31 @@ def settings_of(experiment: str) -> str:
     return settings_hash(config.load(experiment).resolved())
 
 
+SHARED = [
+    ("platform-table2-uniform", "fedopt", "fednlp-figure5", "uniform"),
+    ("platform-table2-alpha5", "fedopt", "fednlp-figure5", "alpha 5"),
+    ("platform-table2-alpha10", "fedopt", "fednlp-figure5", "alpha 10"),
+    ("platform-table2-beta5", "fedopt", "fednlp-figure5", "beta 5"),
+    ("fewshot-bandwidth", "FedFSL at 1 MBps", "fes-table4", "FedFSL"),
+    ("fewshot-bandwidth", "FeS at 1 MBps", "fes-table4", "FeS"),
+]
+
+
+@pytest.mark.parametrize(("one", "method", "other", "variant"), SHARED)
+def test_runs_that_stand_in_for_others_differ_in_name_and_evaluation_alone(
+    one: str, method: str, other: str, variant: str
+) -> None:
+    runs = [(one, method), (other, variant)]
+    a, b = (canonical(config.with_method(config.load(name), of, 0).resolved()) for name, of in runs)
+    assert {key for key in a | b if a.get(key) != b.get(key)} <= {"name", "variant", "evaluation"}
+
+
 @pytest.mark.parametrize("name", ["fednlp", "platform"])
 def test_table_2_is_made_by_the_files_of_that_table(name: str) -> None:
     """These have the paper's client optimisers. A file of the other paper may stand in for one with its settings."""
     (paper,) = find_papers([name]).values()
     tables = [entry for entry in paper.entries if entry.id.startswith("table2")]
-    made = {paper.runs[key].experiment for entry in tables for key in entry.runs}
+    elsewhere = {cell.run for entry in tables for row in entry.rows for cell in row.cells.values()}
+    made = {paper.runs[key].experiment for entry in tables for key in entry.runs if key not in elsewhere}
     files = {path.stem for path in EXPERIMENTS.glob(f"{name}-table2-*.toml")}
     assert {settings_of(one) for one in made} == {settings_of(one) for one in files}

@@ -36,7 +36,16 @@ def manifest(here: Path, document: Document) -> Path:
         {"name": "A", "method": "fedavg", "published": {"paper": 1.0}},
         {"name": "B", "method": "fedopt", "published": {"paper": 2.0}},
     ]
-    claims = [{"says": "A falls to itself", "kind": "close", "rows": ["A", "B"], "within": 100.0}]
+    claims = [
+        {
+            "says": "A falls to itself",
+            "kind": "close",
+            "rows": ["A", "B"],
+            "within": 100.0,
+            "tried": "unused",
+        },
+        {"says": "A is B", "kind": "ratio", "rows": ["A", "B"], "at_least": 1e9, "tried": "more | rounds"},
+    ]
     column = [
         {"name": "here", "against": ["paper"]},
         {"name": "own", "measure": "personal"},
@@ -114,14 +123,26 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
     spent = [value for name, value in seconds.items() if name.startswith("runs/quick/")]
     assert len(spent) == found["table1"]["runs"] == found["table1"]["finished"] == 4
     assert found["table1"]["seconds"] == pytest.approx(sum(spent), abs=0.1)
+    computed = json.loads((out / "reproduction.json").read_text())["cpu_seconds"]
+    spent = [value for name, value in computed.items() if name.startswith("runs/quick/")]
+    assert found["table1"]["cpu_seconds"] == pytest.approx(sum(spent), abs=0.1)
+    assert min(spent) > 0
     assert found["table1"]["command"] == f"fednlp reproduce {manifest} --only table1"
     assert found["figure3"]["command"].endswith(" --only figure3 --data agnews=DIR")
     assert found["table2"]["reason"].startswith("the time was over; about ")
     assert found["table3"]["reason"] == "there is no experiment file nothing"
     assert found["figure2"]["reason"] == "a drawing"
-    assert found["figure3"]["reason"] == "needs the folder of published files: --data agnews=DIR"
+    assert found["figure3"]["reason"] == "needs the folder of published files: `--data agnews=DIR`"
     text = (out / "page/paper-mine.md").read_text()
     assert "| A | 1 |" in text
+    assert "; CPU time " in text
+    assert f"| `fednlp reproduce {manifest} --only table2` |" in text
+    overview = (out / "page/index.md").read_text()
+    for page in (text, overview):
+        assert "| A is B | disagrees | more \\| rounds |" in page
+        assert "unused" not in page, "what was tried is for claims that disagree"
+    html = (out / "page/paper-mine.html").read_text()
+    assert f"<td><code>fednlp reproduce {manifest} --only table2</code></td>" in html
     assert "figures/mine-figure1-curves-0.png" in text
     assert (out / "page/figures/mine-figure1-curves-0.png").is_file()
     assert "(paper-mine.md)" in (out / "page/index.md").read_text()
@@ -231,6 +252,29 @@ def test_earlier_papers_stay_on_the_page(manifest: Path, here: Path) -> None:
     reproduce(Request([str(other)], ["figure2"]), 1, out)
     names = {path.stem for path in (out / "page").glob("*.md")}
     assert names == {"index", "paper-mine", "paper-other"}
+
+
+def test_a_manifest_is_found_again_from_another_folder(
+    manifest: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = here / "out"
+    reproduce(Request([manifest.name], ["figure1"]), 3600, out)
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    for papers in ([], [str(manifest)], [f"../{manifest.name}"]):
+        reproduce(Request(papers or ["003"], ["figure1"]), 0, out)
+        assert {"index", "paper-mine"} <= {path.stem for path in (out / "page").glob("*.md")}
+    record = json.loads((out / "reproduction.json").read_text())
+    assert record["papers"] == [str(manifest), "003"]
+
+
+def test_cpu_time_is_that_of_whole_runs() -> None:
+    """Where a part of a run was not counted, as by an earlier version, none is stated."""
+    record = Record(seconds={"old": 5.0})
+    for job in ("old", "new", "new"):
+        record.spend(job, 2.0, 3.0)
+    assert record.seconds == {"old": 7.0, "new": 4.0}
+    assert record.cpu_seconds == {"new": 6.0}
 
 
 def test_other_settings_and_other_files_are_refused(manifest: Path, here: Path) -> None:

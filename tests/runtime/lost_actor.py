@@ -49,6 +49,9 @@ if __name__ == "__main__":
             engine.do([TrainRequest(1, 1, 0.5)])
         except RunError as error:
             found["unbuilt"] = str(error)
+    with Ray(3, "counting:build", gpus=False) as engine:
+        ray.get([actor.__ray_ready__.remote() for actor in engine.actors], timeout=60)
+        found["gpus left by workers on the CPU"] = ray.available_resources()["GPU"]
     try:
         Ray(4, "counting:build")
     except RunError as error:

@@ -137,3 +137,12 @@ def test_a_rank_that_is_not_the_first_runs_nothing(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("PMI_SIZE", "2")
     with pytest.raises(fednlp.FednlpError, match="only rank 0 runs an experiment: start it as mpirun"):
         fednlp.run(experiment({"runtime.engine": "mpi"}))
+
+
+def test_ray_under_mpirun_is_refused(monkeypatch: pytest.MonkeyPatch, experiment: Make) -> None:
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "3")
+    with pytest.raises(
+        fednlp.FednlpError, match="the 3 ranks of mpirun would be idle: start the command without mpirun"
+    ):
+        fednlp.run(experiment({"runtime.engine": "ray"}))

@@ -8,7 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.errors import ConfigError
+from fednlp.config.sections import Runtime
+from fednlp.errors import ConfigError, RunError
+from fednlp.inference.model import device_for
 from fednlp.runtime.placement import gpu_of, gpu_share, most_workers, worker_number, workers_by_gpu
 from fednlp.training.worker_spec import pick_device
 
@@ -141,3 +143,40 @@ def test_a_mapping_is_not_forgotten_where_no_gpu_is_seen(
     else:
         assert pick_device("auto", 1, path) == torch.device("cpu")
     assert pick_device("cpu", 1, path) == torch.device("cpu")
+
+
+def runtime(**settings: object) -> Runtime:
+    return Runtime.model_validate(settings)
+
+
+def test_a_model_that_is_used_computes_where_its_run_did_or_where_it_is_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    second = mapping(tmp_path, "here = [0, 4]")
+    assert str(device_for(runtime())) == "cuda:0"
+    assert str(device_for(runtime(gpu_mapping=second))) == "cuda:1"
+    assert str(device_for(runtime(gpu_mapping=second), "cpu")) == "cpu"
+    assert str(device_for(runtime(device="cpu", gpu_mapping=second))) == "cpu"
+
+
+@pytest.mark.parametrize("text", ["there = [0, 4]", "here = [0, 1, 1]", None])
+def test_the_mapping_of_other_machines_is_not_that_of_a_model_that_is_used(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor one whose GPUs ``CUDA_VISIBLE_DEVICES`` hides, nor a file that was left behind."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("socket.gethostname", lambda: "here")
+    path = "gone.toml" if text is None else mapping(tmp_path, text)
+    assert str(device_for(runtime(gpu_mapping=path))) == "cuda:0"
+
+
+@pytest.mark.parametrize(("device", "chosen"), [("cuda:7", None), ("cpu", "cuda:7"), ("auto", "gpu")])
+def test_a_device_that_is_not_here_says_how_to_choose(
+    device: str, chosen: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(RunError, match="here: say --device cpu, or --device auto"):
+        device_for(runtime(device=device), chosen)

@@ -14,6 +14,7 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import RunError
+from fednlp.simulation.engines import open_engine
 
 pytest.importorskip("ray", reason="this engine needs Ray: pip install 'fednlp[ray]'")
 
@@ -61,6 +62,23 @@ def test_what_a_lost_actor_had_answered_is_done_again_and_each_actor_finds_a_gpu
     assert "out of cheese" in found["failed"]
     assert "has no attribute 'missing'" in found["unbuilt"]
     assert "Traceback" not in found["failed"]
+    assert found["gpus left by workers on the CPU"] == 2
+
+
+@pytest.mark.parametrize(("device", "gpus"), [("cpu", False), ("auto", True)])
+def test_workers_on_the_cpu_ask_for_no_gpu(
+    device: str, gpus: bool, experiment: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def made(*_: Any, **further: Any) -> None:
+        asked.append(further)
+        raise RunError("made up")
+
+    monkeypatch.setattr("fednlp.runtime.ray.Ray", made)
+    with pytest.raises(RunError, match="made up"):
+        open_engine(experiment({"runtime": {"engine": "ray", "workers": 2, "device": device}}).resolved())
+    assert asked == [{"gpus": gpus}]
 
 
 def test_an_address_where_nobody_listens_is_named_at_once() -> None:

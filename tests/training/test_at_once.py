@@ -45,6 +45,7 @@ OPTIMIZERS: list[dict[str, Any]] = [
     {"client.optimizer": "adamw", "client.weight_decay": 0.1, "client.max_grad_norm": 0.5},
     {"client.optimizer": "sgd", "client.momentum": 0.9, "client.lr_scheduler_type": "linear"},
     {"client.optimizer": "adam", "client.keep_optimizer": True},
+    {"client.optimizer": "sgd", "client.padding_free": True},
 ]
 SIZES = [17, 3, 8, 1, 24]
 """Examples of the clients: their numbers of batches differ, and so do those of their last batches."""
@@ -103,7 +104,7 @@ def close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @pytest.mark.parametrize("trained", TRAINED, ids=["lora", "ffa", "head", "biases", "personal"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["adamw", "sgd", "kept"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=["adamw", "sgd", "kept", "without padding"])
 def test_weights_are_those_of_one_client_after_the_other(
     experiment: Make, tmp_path: Path, trained: dict[str, Any], optimizer: dict[str, Any]
 ) -> None:
@@ -173,7 +174,7 @@ def test_a_client_that_fails_is_dropped_alone(experiment: Make, tmp_path: Path) 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({}, "frozen base"),
     (LORA | {"client.gradient_accumulation_steps": 2}, "client.gradient_accumulation_steps"),
-    (LORA | {"client.padding_free": True}, "client.padding_free"),
+    (LORA | {"client.max_tokens_per_batch": 64}, "client.max_tokens_per_batch"),
     (LORA | {"algorithm.name": "scaffold"}, "scaffold"),
     (LORA | {"algorithm.name": "fedprox"}, "fedprox"),
     (LORA | {"algorithm.name": "centralised"}, "centralised"),

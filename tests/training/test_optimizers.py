@@ -117,3 +117,20 @@ def test_weight_decay_is_for_the_groups_that_decay(name: str) -> None:
 )
 def test_when_zero_gradients_change_nothing(options: LocalTraining, alone: bool) -> None:
     assert options.leaves_zero_gradients_alone is alone
+
+
+@pytest.mark.parametrize("name", ["adam", "adamw"])
+def test_long_moments_are_those_that_pytorch_makes(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Steps with moments in huge pages are those with PyTorch's own, bit for bit."""
+    options, mine, theirs = LocalTraining(optimizer=name, learning_rate=0.1), groups(), groups()
+    own = make_optimizer(options, theirs)
+    monkeypatch.setattr("fednlp.training.optimizers.LARGE_BLOCK", 0)
+    given = make_optimizer(options, mine)
+    assert not own.state
+    assert len(given.state) == 2
+    for _ in range(3):
+        own.step()
+        given.step()
+    assert all(torch.equal(*(g.parameter for g in pair)) for pair in zip(mine, theirs, strict=True))
+    assert remember(given).keys() == remember(own).keys()
+    assert all(torch.equal(value, remember(own)[key]) for key, value in remember(given).items())

@@ -19,6 +19,7 @@ from fednlp.cli import (
     doctor,
     export,
     inspect,
+    partition,
     plan,
     predict,
     prompts,
@@ -52,7 +53,7 @@ app.command()(reproduce.reproduce)
 app.command()(export.export)
 app.command()(inspect.inspect)
 app.command()(plan.plan)
-app.command()(data.partition)
+app.command()(partition.partition)
 app.command()(deployment.serve)
 app.command()(deployment.join)
 app.command()(deployment.rehearse)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fednlp.cli.data_options import own_columns
 from fednlp.errors import ConfigError
 from fednlp.formatting.safe_text import clean
 
@@ -31,6 +32,32 @@ _PROXY = Annotated[
     typer.Option("--behind-proxy", help="A load balancer before the server ends TLS: read the docs first."),
 ]
 _KEY = Annotated[Path | None, typer.Option(help="Its private key, PEM, without a password.")]
+_Target = Annotated[
+    str,
+    typer.Argument(
+        help="The token that the server printed, - to read it from standard input, a name that an earlier join "
+        "printed, or with --ca, --cert and --key host:port of the server."
+    ),
+]
+_Data = Annotated[str | None, typer.Option(help="Your training examples: a file or a folder.")]
+_Text = Annotated[str | None, typer.Option(help="The column of the texts.")]
+_Label = Annotated[str | None, typer.Option(help="The column of the labels.")]
+_Column = Annotated[
+    list[str] | None, typer.Option("--column", help="Your name of a column, name=own; may be repeated.")
+]
+_TestData = Annotated[str | None, typer.Option(help="Your own test examples, if you have any.")]
+_TestFraction = Annotated[
+    float | None, typer.Option(help="Share of the examples held out for your own tests; 0 for none.")
+]
+_OnInvalidRow = Annotated[
+    str | None,
+    typer.Option(help='What to do with a row that is no example: "refuse" the file, or "drop" the row.'),
+]
+_Policy = Annotated[Path | None, typer.Option(help="The site's file: what it allows (see --init).")]
+_Init = Annotated[bool, typer.Option("--init", help="Write the site's file with comments, and end.")]
+_DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be fetched, trained and sent, and end.")
+]
 
 
 def serve(
@@ -70,34 +97,17 @@ def serve(
 
 
 def join(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="The token that the server printed, - to read it from standard input, a name that an earlier join "
-            "printed, or with --ca, --cert and --key host:port of the server."
-        ),
-    ],
-    data: Annotated[str | None, typer.Option(help="Your training examples: a file or a folder.")] = None,
-    text: Annotated[str | None, typer.Option(help="The column of the texts.")] = None,
-    label: Annotated[str | None, typer.Option(help="The column of the labels.")] = None,
-    columns: Annotated[
-        list[str] | None, typer.Option("--column", help="Your name of a column, name=own; may be repeated.")
-    ] = None,
-    test_data: Annotated[str | None, typer.Option(help="Your own test examples, if you have any.")] = None,
-    test_fraction: Annotated[
-        float | None, typer.Option(help="Share of the examples held out for your own tests; 0 for none.")
-    ] = None,
-    on_invalid_row: Annotated[
-        str | None,
-        typer.Option(help='What to do with a row that is no example: "refuse" the file, or "drop" the row.'),
-    ] = None,
-    policy: Annotated[Path | None, typer.Option(help="The site's file: what it allows (see --init).")] = None,
-    init: Annotated[
-        bool, typer.Option("--init", help="Write the site's file with comments, and end.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print what would be fetched, trained and sent, and end.")
-    ] = False,
+    target: _Target,
+    data: _Data = None,
+    text: _Text = None,
+    label: _Label = None,
+    columns: _Column = None,
+    test_data: _TestData = None,
+    test_fraction: _TestFraction = None,
+    on_invalid_row: _OnInvalidRow = None,
+    policy: _Policy = None,
+    init: _Init = False,
+    dry_run: _DryRun = False,
     ca: _CA = None,
     cert: _CERT = None,
     key: _KEY = None,
@@ -117,7 +127,7 @@ def join(
         "path": data,
         "text": text,
         "label": label,
-        "columns": _columns(columns),
+        "columns": own_columns(columns) if columns else None,
         "test_path": test_data,
         "test_fraction": test_fraction,
         "on_invalid_row": on_invalid_row,
@@ -201,15 +211,3 @@ def _names(text: str) -> list[str]:
     if text.strip().isdecimal():
         return [f"site-{number}" for number in range(1, int(text) + 1)]
     return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _columns(given: list[str] | None) -> dict[str, str] | None:
-    if not given:
-        return None
-    found = {}
-    for column in given:
-        name, equals, value = column.partition("=")
-        if not equals:
-            raise ConfigError(f"--column {column}: write name=own, for example --column source=dialogue")
-        found[name.strip()] = value.strip()
-    return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fednlp.cli.data_options import Columns, own_columns
 from fednlp.cli.runs import TASK
 from fednlp.errors import ConfigError
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 _RUN = typer.Argument(help="A run directory.")
 _CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
+_DEVICE = typer.Option(
+    help="Where the model computes: cpu, cuda, cuda:1 or auto; the run's device if left out."
+)
 
 
 def evaluate(
@@ -31,14 +35,27 @@ def evaluate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     client: Annotated[str | None, _CLIENT] = None,
     task: Annotated[str | None, TASK] = None,
+    device: Annotated[str | None, _DEVICE] = None,
+    text: Annotated[
+        str | None, typer.Option(help="The column of the file's texts; by default as in training.")
+    ] = None,
+    label: Annotated[
+        str | None, typer.Option(help="The column of the file's labels; by default as in training.")
+    ] = None,
+    columns: Columns = None,
 ) -> None:
     """Evaluate the model of a run, as a whole and by label, and write its predictions."""
+    own = own_columns(columns or []) | {
+        name: column for name, column in (("text", text), ("label", label)) if column is not None
+    }
+    if own and data is None:
+        raise ConfigError("--text, --label and --column name columns of a file: give the file with --data")
     from fednlp.cli.tables import label_tables, score_table, show
     from fednlp.inference.score import evaluate_run
 
     with _console(as_json) as console:
         console.begin()
-        scores = evaluate_run(run, data, out, console.log, console.on_progress, client, task)
+        scores = evaluate_run(run, data, out, console.log, console.on_progress, client, task, device, own)
         console.close()
         if as_json:
             print(json.dumps(scores.as_json(), indent=1, ensure_ascii=False))
@@ -88,6 +105,7 @@ def predict(
     ] = None,
     client: Annotated[str | None, _CLIENT] = None,
     task: Annotated[str | None, TASK] = None,
+    device: Annotated[str | None, _DEVICE] = None,
 ) -> None:
     """Predict with the model of a run: for typed or piped texts, or the rows of a file."""
     if table is not None and texts:
@@ -103,7 +121,7 @@ def predict(
     from fednlp.inference.predict import predictions, write_predictions
 
     with _console(True) as console:
-        trained = open_trained(run, client, task)
+        trained = open_trained(run, client, task, device)
         if table is None:
             inputs = rows_of_texts(trained, _typed(texts or ["-"]), further)
         else:

@@ -17,13 +17,7 @@ def at_once_problems(experiment: ExperimentFields) -> list[str]:
     found = [
         f"runtime.clients_at_once computes each local step in one pass with those of others, without client.{key}: "
         "leave one of the two out"
-        for key in (
-            "gradient_accumulation_steps",
-            "max_tokens_per_batch",
-            "gradient_checkpointing",
-            "padding_free",
-            "fp16",
-        )
+        for key in ("gradient_accumulation_steps", "max_tokens_per_batch", "gradient_checkpointing", "fp16")
         if getattr(client, key) != getattr(defaults, key)
     ]
     if experiment.algorithm.name in BASELINES:

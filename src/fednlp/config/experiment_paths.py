@@ -10,6 +10,8 @@ from pathlib import Path
 
 from fednlp.errors import ConfigError
 
+_NAMED = 5
+"""Maximum number of files that a message names."""
 _FOLDER = Path(__file__).parent.parent / "experiments"
 
 
@@ -64,10 +66,15 @@ def data_hint(path: Path) -> str:
 
 def near_experiments(path: Path) -> str:
     """Return what else could be meant by the path of a file that is not there."""
-    beside = difflib.get_close_matches(path.stem, [p.stem for p in path.parent.glob("*.toml")], n=1)
+    there = sorted(p.stem for p in path.parent.glob("*.toml"))
+    beside = difflib.get_close_matches(path.stem, there, n=1)
     if beside:
         return f"; did you mean {path.parent / beside[0]}.toml?"
     shipped = sorted(p.stem for p in _FOLDER.glob("*.toml"))
     near = difflib.get_close_matches(path.stem, shipped, n=1)
-    known = f"did you mean {near[0]}?" if near else f"fednlp comes with {', '.join(shipped)}"
-    return f"; {known}"
+    if near:
+        return f"; did you mean {near[0]}?"
+    named = f"its folder has {', '.join(f'{stem}.toml' for stem in there[:_NAMED])}, and " if there else ""
+    return (
+        f"; {named}fednlp comes with quickstart, small and {len(shipped) - 2} more: see docs/experiments.md"
+    )

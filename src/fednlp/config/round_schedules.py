@@ -2,6 +2,7 @@
 
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import GIVEN, Client, Server
+from fednlp.formatting.units import plural
 
 WITHOUT_ROUNDS = ("chained", "local")
 """Baselines in which a client trains once, for all of its rounds."""
@@ -52,7 +53,7 @@ def _meaningless(name: str, section: Client | Server, rounds: int) -> list[str]:
         )
     if section.warmup_rounds >= rounds:
         found.append(
-            f"{name}.warmup_rounds = {section.warmup_rounds} leaves none of the {rounds} rounds for the whole learning "
-            f"rate: give at most {rounds - 1}, or raise num_rounds"
+            f"{name}.warmup_rounds = {section.warmup_rounds} leaves none of {plural(rounds, 'round')} for the whole "
+            f"learning rate: give at most {rounds - 1}, or raise num_rounds"
         )
     return found

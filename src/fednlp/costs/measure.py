@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError
+from fednlp.formatting.units import plural
 
 if TYPE_CHECKING:
     import torch
@@ -147,7 +148,8 @@ def _cached_states(
     limit = getattr(config, "max_position_embeddings", length) or length
     if not 1 <= length <= limit or batch < 1:
         raise ConfigError(
-            f"batches of {batch} texts of {length} tokens: this model reads 1 to {limit}, 1 text or more"
+            f"batches of {plural(batch, 'text')} of {plural(length, 'token')}: this model reads 1 to {limit}, and a "
+            "batch has 1 text or more"
         )
     ids = torch.randint(1, config.vocab_size, (batch, length), device=_device())
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
@@ -224,12 +226,12 @@ def _source(models: list[str], batch: int, length: int) -> str:
     import torch
     import transformers
 
-    cores = f"{os.cpu_count()} cores, {torch.get_num_threads()} threads"
+    cores = f"{plural(os.cpu_count() or 1, 'core')}, {plural(torch.get_num_threads(), 'thread')}"
     on = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{_processor()}, {cores}"
     return (
         f"measured on {date.today().isoformat()} with fednlp {version('fednlp')}, PyTorch {torch.__version__}, "
-        f"transformers {transformers.__version__}: {', '.join(map(_called, models))}; {on}; AdamW, batches of {batch} "
-        f"texts of {length} tokens, median; frozen layers remembered"
+        f"transformers {transformers.__version__}: {', '.join(map(_called, models))}; {on}; AdamW, batches of "
+        f"{plural(batch, 'text')} of {plural(length, 'token')}, median; frozen layers remembered"
     )
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from fednlp.costs.devices import DeviceProfile, Speed, of_model
 from fednlp.errors import ConfigError
+from fednlp.formatting.units import plural
 
 BACKWARD = 2.0
 """Time of a layer's backward pass over that of its forward pass, where a profile does not state it.
@@ -37,8 +38,8 @@ class TrainingDepth:
         counts = (self.layers, self.trained_layers, self.bias_layers)
         if min(counts) < 0 or self.trained_layers + self.bias_layers > self.layers or self.layers < 1:
             raise ConfigError(
-                f"a plan with {self.trained_layers} layers trained whole and {self.bias_layers} by their biases does "
-                f"not fit a model of {self.layers} layers: together they are at most as many"
+                f"a plan with {plural(self.trained_layers, 'layer')} trained whole and {self.bias_layers} by their "
+                f"biases does not fit a model of {plural(self.layers, 'layer')}: together they are at most as many"
             )
 
     @property
@@ -165,7 +166,8 @@ def _points(
     deepest = max(stated, default=0)
     if deepest > layers:
         raise ConfigError(
-            f"the profile {profile.name} says what {model} takes at a depth of {deepest}, which has {layers} layers"
+            f"the profile {profile.name} says what {model} takes at a depth of {deepest}, which has "
+            f"{plural(layers, 'layer')}"
         )
     return {0: 0.0} | ({} if whole is None else {layers: whole}) | dict(stated)
 

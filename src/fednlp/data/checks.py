@@ -4,9 +4,16 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from fednlp.data.columns import LISTS, check_columns, columns_of
+from fednlp.data.json_cells import (
+    answers_fault,
+    has_half_surrogate,
+    own_answers,
+    references_fault,
+    tags_fault,
+)
 from fednlp.data.store import Check, Fault, Row, Rows, View
 from fednlp.formulations import TASKS
 
@@ -16,8 +23,6 @@ OnInvalidRow = Literal["refuse", "drop"]
 _SHOWN = 40
 # What any parser of numbers accepts; a number in another notation is rewritten.
 _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
-# Only JSON with such an escape can hold half a surrogate pair, which no file can store.
-_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def row_check(task: str, columns: Mapping[str, str], names: Sequence[str], unlabelled: bool = False) -> Check:
@@ -116,37 +121,13 @@ def _answers(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
         for name in (context, question):
             if not _at(row, name).strip():
                 return f"the {'context' if name == context else 'question'} is empty: fill it in"
-        answers = _spans(_at(row, place))
+        answers = own_answers(_at(row, place))
         fault = answers_fault(_at(row, context), answers)
         if fault is not None:
             return fault
         return None if answers == row[place] else _changed(row, place, answers)
 
     return judge
-
-
-def _spans(answers: str) -> str:
-    """Return answers as fednlp writes them, from SQuAD's own way or that of Hugging Face ``datasets``."""
-    if "answer_start" not in answers:
-        return answers
-    try:
-        found = json.loads(answers)
-    except (ValueError, RecursionError):
-        return answers
-    if isinstance(found, dict) and isinstance(found.get("text"), list):
-        starts = found.get("answer_start")
-        if not isinstance(starts, list) or len(starts) != len(found["text"]):
-            return answers
-        found = [{"text": text, "start": start} for text, start in zip(found["text"], starts, strict=True)]
-    elif isinstance(found, list):
-        found = [_renamed(item) for item in found]
-    return json.dumps(found, ensure_ascii=False)
-
-
-def _renamed(answer: Any) -> Any:
-    if not isinstance(answer, dict) or "start" in answer:
-        return answer
-    return {"text": answer.get("text"), "start": answer.get("answer_start")}
 
 
 def _text(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
@@ -159,19 +140,9 @@ def _text(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
                 return f"the text in {own!r} is empty: fill it in"
         if references is None or row[references] is None:
             return None
-        return _references_fault(_at(row, references), columns["references"])
+        return references_fault(_at(row, references), columns["references"])
 
     return judge
-
-
-def _references_fault(value: str, own: str) -> str | None:
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, list) and found and all(isinstance(item, str) and item.strip() for item in found):
-        return None
-    return f'{own!r} is not a JSON list of texts such as ["one summary", "another"]'
 
 
 def _none(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
@@ -180,12 +151,8 @@ def _none(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
 
 def _surrogate_fault(row: Row, lists: Sequence[tuple[int, str]]) -> str | None:
     for place, own in lists:
-        value = _at(row, place)
-        if _SURROGATE.search(value):
-            try:
-                json.dumps(json.loads(value), ensure_ascii=False).encode()
-            except UnicodeEncodeError:
-                return f"half a surrogate pair (\\ud800 to \\udfff) in {own!r} is no character: remove it"
+        if has_half_surrogate(_at(row, place)):
+            return f"half a surrogate pair (\\ud800 to \\udfff) in {own!r} is no character: remove it"
     return None
 
 
@@ -201,71 +168,6 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, str], Mapping[str, int]], Judge]] =
     "text": _text,
     "none": _none,
 }
-
-
-def answers_fault(context: str, answers: str) -> str | None:
-    """Return what is wrong with a row's answers, or None: each must occur in the context at its position.
-
-    Args:
-        context: The text.
-        answers: JSON as in :mod:`fednlp.formulations`.
-
-    >>> answers_fault("built in 1912", '[{"text": "in 1912", "start": 6}]')
-    >>> answers_fault("built in 1912", '[{"text": "1912", "start": 8}]')
-    "the answer '1912' does not stand at character 8 of its context"
-    >>> answers_fault("built in 1912", "[]")
-    'there is no answer'
-    """
-    found = _list(answers)
-    if not found:
-        return "there is no answer" if found == [] else "the answers are not a JSON list"
-    for answer in found:
-        text, start = (answer.get("text"), answer.get("start")) if isinstance(answer, dict) else (None, None)
-        if not isinstance(text, str) or type(start) is not int:
-            return 'an answer is not {"text": "...", "start": number}'
-        if not text.strip():
-            return "an answer is empty"
-        if start < 0 or not context.startswith(text, start):
-            return f"the answer {text[:60]!r} does not stand at character {start} of its context"
-    return None
-
-
-def valid_answers(context: str, answers: str) -> tuple[str, int]:
-    """Return the answers that occur in the context at their positions, and the number of the others.
-
-    >>> valid_answers("built in 1912", '[{"text": "1912", "start": 9}, {"text": "1912", "start": 8}]')
-    ('[{"text": "1912", "start": 9}]', 1)
-    """
-    found = _list(answers) or []
-    kept = [item for item in found if answers_fault(context, json.dumps([item])) is None]
-    return json.dumps(kept, ensure_ascii=False), len(found) - len(kept)
-
-
-def tags_fault(words: str, tags: str) -> str | None:
-    """Return what is wrong with a row's words and tags, or None: two JSON lists of strings, one tag a word.
-
-    >>> tags_fault('["EU", "rejects"]', '["B-ORG"]')
-    '2 words and 1 tags: there must be one tag a word'
-    """
-    both = _list(words), _list(tags)
-    for name, found in zip(("words", "tags"), both, strict=True):
-        if found is None or not all(isinstance(item, str) for item in found):
-            return f"the {name} are not a JSON list of strings"
-    assert both[0] is not None
-    assert both[1] is not None
-    if len(both[0]) != len(both[1]):
-        return f"{len(both[0])} words and {len(both[1])} tags: there must be one tag a word"
-    if not both[0]:
-        return "there is no word"
-    return None
-
-
-def _list(value: str) -> list[Any] | None:
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, list) else None
 
 
 def named_columns(rows: Rows) -> tuple[str, Sequence[str]]:

@@ -128,8 +128,9 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
         f"{task} needs {listed(TASKS[task].schema.needed)}" for task in (*_GUESSED, "causal-lm")
     )
     raise DataError(
-        f"{where}: no task fits, {there_are(names)}: {needs}; say which is which, such as "
-        f'columns = {{source = "dialogue", target = "summary"}}'
+        f"{where}: no task fits, {there_are(names)}: {needs}; say which is which in [data], such as "
+        'text = "body" and label = "team", or columns = {source = "dialogue", target = "summary"} (--text, --label and '
+        "--column of a command)"
     )
 
 

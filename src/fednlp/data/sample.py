@@ -12,6 +12,7 @@ from fednlp.data.split import Numbers, hold_out
 from fednlp.data.store import Check, Located, Row, Rows, View, stored
 from fednlp.data.textdata import Split, TextData, positions
 from fednlp.errors import DataError
+from fednlp.formatting.units import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,8 +75,8 @@ def _drawn(data: TextData, split: Split, size: int | None, seed: int) -> Numbers
     if size > len(numbers):
         kind = "training" if split == "train" else "test"
         raise DataError(
-            f"data.{split}_size = {size:,}, but {data.name} has {len(numbers):,} {kind} examples: lower it, or leave "
-            "it out"
+            f"data.{split}_size = {size:,}, but {data.name} has {plural(len(numbers), f'{kind} example')}: lower it, "
+            "or leave it out"
         )
     if data.silo is None:
         strata, count = data.labels(split)[numbers], max(len(data.label_names), 1)

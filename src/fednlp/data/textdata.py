@@ -12,6 +12,7 @@ from fednlp.data.columns import check_columns
 from fednlp.data.split import Numbers
 from fednlp.errors import DataError
 from fednlp.formatting.sorting import sort_labels
+from fednlp.formatting.units import plural
 from fednlp.formulations import TASKS, Schema
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class TextData:
     drawn_from: Mapping[Split, int] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        labels = f", {len(self.label_names):,} labels" if self.label_names else ""
+        labels = f", {plural(len(self.label_names), 'label')}" if self.label_names else ""
         return (
             f"<TextData {self.name}: {self.task}, {len(self.train_numbers):,} training and "
             f"{len(self.test_numbers):,} test examples{labels}>"

@@ -7,6 +7,7 @@ from fednlp.config import Experiment
 from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
+from fednlp.formatting.units import plural
 from fednlp.partition import OneClient
 from fednlp.runtime.message_json import from_json
 from fednlp.runtime.messages import ClientModelRequest, ClientSumsRequest, KeepLabelsRequest
@@ -134,4 +135,6 @@ def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Exper
     if wanted.on_all or wanted.save_to is not None:
         raise RunError("a site has its own test examples alone, and keeps its model to itself")
     if wanted.finetune_steps not in (0, experiment.client.finetune_steps):
-        raise RunError(f"the server asks for {wanted.finetune_steps} steps that the experiment does not have")
+        raise RunError(
+            f"the server asks for {plural(wanted.finetune_steps, 'step')} that the experiment does not have"
+        )

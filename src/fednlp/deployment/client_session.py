@@ -27,13 +27,11 @@ from fednlp.deployment.message_types import (
 from fednlp.deployment.messages import VERSION, from_server, pack, printable
 from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.objects import Written, ref_of
+from fednlp.deployment.open_calls import OpenCalls
 from fednlp.deployment.outbox import Outbox, RunOutbox
 from fednlp.deployment.transfers import DamagedObject, Fetching, Uploading
 from fednlp.errors import ProtocolError
 
-_MOST_CALLS = 256
-_MOST_REQUESTS = 64 << 20
-"""Bytes of the calls that are open at most."""
 _MOST_WAITING = 1024
 _ANOTHER_RUN = (
     "the server names another run than before, and a join token is for one run: ask who runs the server why, and for a "
@@ -55,15 +53,6 @@ class ReadyCall:
     id: str
     request: dict[str, Any]
     objects: dict[str, Path]
-
-
-@dataclass
-class _Asked:
-    """A call that is not answered yet; ``size`` is that of its frame."""
-
-    call: Call
-    size: int
-    ready: bool = False
 
 
 class ClientSession:
@@ -114,7 +103,7 @@ class ClientSession:
         self._on_ready, self._on_withdrawn, self._on_state = on_ready, on_withdrawn, on_state
         self._lock = threading.RLock()
         self._box: RunOutbox | None = None
-        self._asked: dict[str, _Asked] = {}
+        self._asked = OpenCalls()
         self._events: list[Callable[[], None]] = []
         self._fetching, self._uploads = Fetching(objects, self._say), Uploading()
         self._reset(lambda: None)
@@ -124,9 +113,7 @@ class ClientSession:
         self._welcomed = False
         self._said: deque[bytes] = deque()
         self._offers: deque[str] = deque()
-        self._called: set[str] = (
-            set()
-        )  # calls that came in this connection: the server sends objects for these alone
+        self._asked.connect()
 
     def begin(self, wake: Wake) -> Self:
         """Begin a new connection.
@@ -226,7 +213,7 @@ class ClientSession:
         pack(reply)
         with self._lock:
             box = self._box
-            if box is None or self._asked.pop(call_id, None) is None:
+            if box is None or self._asked.end(call_id) is None:
                 if path is not None:
                     path.unlink(missing_ok=True)
                 return
@@ -297,12 +284,7 @@ class ClientSession:
                 Reply(call.id, None, error="it was answered before, and the server had stored the answer")
             )
         else:
-            if call.id not in self._asked:
-                total = sum(one.size for one in self._asked.values()) + size
-                if len(self._asked) >= _MOST_CALLS or total > _MOST_REQUESTS:
-                    raise ProtocolError(f"{len(self._asked)} calls are open, and another one is too many")
-                self._asked[call.id] = _Asked(call, size)
-            self._called.add(call.id)
+            self._asked.ask(call, size)
             self._advance(call.id)
 
     def _advance(self, call_id: str) -> None:
@@ -334,13 +316,7 @@ class ClientSession:
             error = None
         except DamagedObject as damaged:
             error = str(damaged)
-        needing = [
-            call_id
-            for call_id, one in self._asked.items()
-            if call_id in self._called
-            and any(ref.digest == chunk.digest for ref in one.call.objects.values())
-        ]
-        for call_id in needing:
+        for call_id in self._asked.needing(chunk.digest):
             if error is None:
                 self._advance(call_id)
             else:
@@ -373,7 +349,7 @@ class ClientSession:
         self._uploads.stop(call_id)
         if call_id in self._box:
             self._box.remove(call_id)
-        asked = self._asked.pop(call_id, None)
+        asked = self._asked.end(call_id)
         if asked is None:
             return
         if asked.ready:
@@ -383,7 +359,7 @@ class ClientSession:
     def _fail(self, call_id: str, error: str) -> None:
         """Answer a call by an error without handing it over."""
         assert self._box is not None
-        del self._asked[call_id]
+        self._asked.end(call_id)
         self._stop_fetching()
         self._box.put(Reply(call_id, None, error=printable(error)), None)
         self._offers.append(call_id)
@@ -391,13 +367,7 @@ class ClientSession:
 
     def _stop_fetching(self) -> None:
         """Stop fetching what no call needs any longer."""
-        needed = {
-            ref.digest
-            for call_id, one in self._asked.items()
-            if call_id in self._called
-            for ref in one.call.objects.values()
-        }
-        self._fetching.keep_only(needed)
+        self._fetching.keep_only(self._asked.needed())
 
     def _check_own(self, call_id: str) -> None:
         if client_of(call_id) != self.client:

@@ -15,6 +15,7 @@ from fednlp.federated.communication import bytes_down
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
 from fednlp.federated.upload import upload_bytes
+from fednlp.formatting.units import plural
 from fednlp.models.groups import groups_of
 from fednlp.models.parameter_table import ParameterRow, parameter_table, total
 from fednlp.models.selection import apply_selection, parse_selection
@@ -259,6 +260,6 @@ def _price(experiment: Experiment, protected: Protected, random_cohorts: bool) -
         delta,
         False,
         f"({spent:.3g}, {delta:.3g})-differential privacy of sites against whoever sees the models, for a site that "
-        f"trains in all {rounds:,} rounds; the server adds noise of {found['noise']:.4g} x the clip norm and is "
-        "trusted with each update; nothing is counted for cohorts being drawn at random",
+        f"trains in every round ({plural(rounds, 'round')}); the server adds noise of {found['noise']:.4g} x the clip "
+        "norm and is trusted with each update; nothing is counted for cohorts being drawn at random",
     )

@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from fednlp.checked_json import Round, parse_json
+from fednlp.checked_json import parse_json
+from fednlp.checked_json.shapes import Round
 from fednlp.config.tables import lookup
 from fednlp.deployment.status import Status, read_status, status_folder
 from fednlp.errors import FednlpError

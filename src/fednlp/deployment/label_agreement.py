@@ -19,6 +19,7 @@ from fednlp.deployment.message_types import Call
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import plural
 from fednlp.formulations import TASKS
 from fednlp.simulation.run_dir import RunDir, remedy, saving
 
@@ -197,8 +198,8 @@ def _joined(task: str, told: Mapping[int, Sequence[str]]) -> list[str]:
     labels = in_order(task, {label for labels in told.values() for label in labels})
     if not 2 <= len(labels) <= MOST_LABELS:
         raise RunError(
-            f"the sites have {len(labels):,} labels together, and 2 to {MOST_LABELS:,} can be agreed: name them in "
-            "data.labels and start in a new --out"
+            f"the sites have {plural(len(labels), 'label')} together, and 2 to {MOST_LABELS:,} can be agreed: name "
+            "them in data.labels and start in a new --out"
         )
     return list(labels)
 

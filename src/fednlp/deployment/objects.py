@@ -5,16 +5,16 @@ import mmap
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.disk import sync_again, sync_folder, writing
-from fednlp.errors import ProtocolError
+from fednlp.errors import FednlpError, ProtocolError
 
 REMEDY = "then the transfer goes on from where it stands"
 
@@ -88,7 +88,7 @@ def mapped_privately(path: Path) -> memoryview:
 
 
 class _Hash:
-    """SHA-256 of what arrives; long chunks are hashed in another thread while the next one arrives."""
+    """SHA-256 of what arrives; long chunks are stored and hashed in another thread while the next one arrives."""
 
     _WORKER = ThreadPoolExecutor(
         1, thread_name_prefix="fednlp-hash"
@@ -99,23 +99,52 @@ class _Hash:
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
         self._last: Future[None] | None = None
+        self._error: FednlpError | None = None
 
-    def update(self, data: memoryview) -> None:
+    def update(self, data: memoryview, store: Callable[[], None] = lambda: None) -> None:
+        """Take a chunk.
+
+        Args:
+            data: The chunk.
+            store: Puts it where it belongs, before it is hashed; nothing is stored after one that fails.
+
+        Raises:
+            FednlpError: This chunk, or one before it, was not stored.
+        """
         if len(data) < self._LONG and (self._last is None or self._last.done()):
+            self.settle()
+            store()
             self._hash.update(data)
             return
-        self._ROOM.acquire()
-        self._last = self._WORKER.submit(self._work, data)
+        if self._error is None:
+            self._ROOM.acquire()
+            self._last = self._WORKER.submit(self._work, data, store)
+        else:
+            self.settle()
 
-    def _work(self, data: memoryview) -> None:
+    def _work(self, data: memoryview, store: Callable[[], None]) -> None:
         try:
-            self._hash.update(data)
+            if self._error is None:
+                store()
+                self._hash.update(data)
+        except FednlpError as error:
+            self._error = error
         finally:
             self._ROOM.release()
 
-    def hexdigest(self) -> str:
+    def settle(self) -> None:
+        """Wait until all chunks are stored and hashed.
+
+        Raises:
+            FednlpError: One was not stored.
+        """
         if self._last is not None:
             self._last.result()
+        if self._error is not None:
+            raise self._error
+
+    def hexdigest(self) -> str:
+        self.settle()
         return self._hash.hexdigest()
 
 
@@ -153,19 +182,23 @@ class Partial:
 
         Raises:
             ProtocolError: It does not begin where the file ends, or goes beyond the object's size.
-            RunError: The disk is full, or cannot be written.
+            RunError: The disk is full, or cannot be written; of a long chunk the next one says so, or :meth:`check`.
         """
         if offset != self.length:
             raise ProtocolError(f"a chunk at {offset} where {self.length} is next")
         if offset + len(data) > self.ref.size:
             raise ProtocolError(f"a chunk up to {offset + len(data)} of an object of {self.ref.size} bytes")
+        if self._hash is None:
+            self._store(offset, data)
+        else:
+            self._hash.update(data, lambda: self._store(offset, data))
+        self.length += len(data)
+
+    def _store(self, offset: int, data: memoryview) -> None:
         with writing(self.path.parent, REMEDY):
             if os.pwrite(self._handle, data, offset) != len(data):
                 os.ftruncate(self._handle, offset)
                 raise OSError("the chunk was not written whole")
-        if self._hash is not None:
-            self._hash.update(data)
-        self.length += len(data)
 
     def check(self) -> bool:
         """Return whether the bytes of the whole file are the right ones; discard them if they are not.
@@ -197,14 +230,17 @@ class Partial:
                 os.fsync(self._handle)
 
     def discard(self) -> None:
-        """Remove all bytes: the object begins at 0 again."""
+        """Remove all bytes, which are stored by now: the object begins at 0 again."""
         with writing(self.path.parent, REMEDY):
             os.ftruncate(self._handle, 0)
         self.length, self._hash = 0, _Hash()
 
     def close(self) -> None:
-        """Let go of the file, which stays."""
+        """Let go of the file, which stays; what has arrived of it is stored first."""
         if self._handle >= 0:
+            with suppress(FednlpError):  # what was stored before stays
+                if self._hash is not None:
+                    self._hash.settle()
             os.close(self._handle)
         self._handle = -1
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from fednlp.deployment.feed import point
 from fednlp.deployment.status import Status, read_status, status_folder
+from fednlp.formatting.units import plural
 from fednlp.reports.read import Run, read_run
 
 
@@ -53,7 +54,7 @@ class Overview:
             return "finished"
         if self.status is not None:
             return self.status.phase if self.alive else "stopped"
-        return f"{len(self.points)} of {self.rounds} rounds done"
+        return f"{len(self.points)} of {plural(self.rounds, 'round')} done"
 
     @property
     def server(self) -> str:

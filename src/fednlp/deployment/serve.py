@@ -35,7 +35,8 @@ from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 
-_DISK_THREADS = 2
+DISK_THREADS = 2
+"""Threads in which a server writes to its disk."""
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,8 @@ def serve(
         require_same_kind(folder, where.kind)
         with directory.alone(), _shown(page, out, callback.log):
             admission = _admission(folder, where, callback.log)
-            disk = ThreadPoolExecutor(_DISK_THREADS, "fednlp-disk")
-            hub = Hub(folder, run_name(directory), lambda job: _loudly(disk.submit(job)))
+            disk = ThreadPoolExecutor(DISK_THREADS, "fednlp-disk")
+            hub = Hub(folder, run_name(directory), background_of(disk))
             running, address = _listen(where, admission, hub, callback)
             try:
                 store_address(folder, address, where.kind)
@@ -125,9 +126,9 @@ def serve(
                     hub.close()
 
 
-def _loudly(job: "Future[None]") -> None:
-    """Have an error of a job that nobody waits for written to the log."""
-    job.add_done_callback(Future.result)
+def background_of(disk: ThreadPoolExecutor) -> Callable[[Callable[[], None]], object]:
+    """Return what has a job done by some threads; an error of a job, for which nobody waits, is written to the log."""
+    return lambda job: disk.submit(job).add_done_callback(Future.result)
 
 
 def _invite(

@@ -92,7 +92,7 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
             _write(data, "test", data.test_numbers, folder / TEST)
         if gold is not None and len(gold.validation[0]):
             _write(data, "train", gold.validation[0], folder / VALIDATION)
-        served = served_experiment(experiment, data, folder / TEST, folder / VALIDATION)
+        served = served_experiment(experiment, data, folder / TEST, folder / VALIDATION, len(names))
         contents = {
             SIMULATION: config.dump(experiment),
             NAMES: "\n".join(names),
@@ -127,7 +127,9 @@ def opened(experiment: Experiment, folder: Path) -> Shards | None:
     return Shards(folder, names, config.load(folder / FEDERATION).resolved())
 
 
-def served_experiment(experiment: Experiment, data: TextData, test: Path, validation: Path) -> Experiment:
+def served_experiment(
+    experiment: Experiment, data: TextData, test: Path, validation: Path, clients: int
+) -> Experiment:
     """Return an experiment as the server of a deployment has it.
 
     Args:
@@ -135,6 +137,7 @@ def served_experiment(experiment: Experiment, data: TextData, test: Path, valida
         data: Its data: their task and their labels.
         test: File of the global test set, if there is one.
         validation: File of the labelled texts that a search for a pace has, if there is one.
+        clients: Number of clients, which a round has at most.
     """
     sections: dict[str, Any] = experiment.model_dump(exclude_none=True)
     sections["data"] = {"name": SITES}
@@ -149,7 +152,7 @@ def served_experiment(experiment: Experiment, data: TextData, test: Path, valida
         assert experiment.fewshot is not None
         if experiment.fewshot.pacing == "search" and experiment.fewshot.validation:
             sections["data"]["validation_path"] = str(validation.absolute())
-    sections["clients_per_round"] = experiment.clients_per_round
+    sections["clients_per_round"] = min(experiment.clients_per_round, clients)
     return config.parse(sections, experiment.name).resolved()
 
 

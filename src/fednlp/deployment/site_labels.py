@@ -20,6 +20,7 @@ from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.filtering import representative
 from fednlp.fewshot.pacing import LabelQuota, most_confident, rounded_up
+from fednlp.formatting.units import plural
 from fednlp.partition.embed import embed
 from fednlp.partition.npz import read_arrays
 from fednlp.runtime.messages import ClientModelRequest, Labels
@@ -67,7 +68,7 @@ class SiteLabels:
         fewshot, texts = self.fewshot, self.unlabelled
         if fewshot.filter_ratio is None:
             return texts
-        self.log(f"embedding {len(texts):,} texts for filtering (once; kept in the cache)")
+        self.log(f"embedding {plural(len(texts), 'text')} for filtering (once; kept in the cache)")
         vectors = embed(self.data.input_texts("train", texts), str(self.encoder))
         keep = rounded_up(fewshot.filter_ratio * len(texts))
         return np.sort(texts[representative(vectors, keep, fewshot.neighbours, fewshot.rho)])

@@ -4,6 +4,7 @@ import ctypes
 import mmap
 import os
 import tempfile
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path
 from weakref import WeakValueDictionary
@@ -29,6 +30,21 @@ def lazy_zeros(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
         return torch.zeros(0, dtype=dtype)
     pages = mmap.mmap(-1, numel * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     return torch.frombuffer(pages, dtype=dtype)
+
+
+def huge_zeros(numel: int) -> Tensor:
+    """Return a flat float32 tensor of zeros in pages of its own, in huge ones where the system has them.
+
+    The system then makes a page ready for each 2 MiB and not for each 4 KiB, which takes a fraction of the time. All of
+    the memory is taken at once, and goes back with the tensor.
+
+    Args:
+        numel: Number of its elements, at least 1.
+    """
+    pages = mmap.mmap(-1, numel * 4, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without huge pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=torch.float32).zero_()
 
 
 class LeanRoom:

@@ -20,6 +20,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from fednlp.formatting.units import plural
+
 Kind = Literal["parameter", "buffer", "derived"]
 
 
@@ -60,7 +62,7 @@ class Layout:
     table: str | None = None
 
     def __repr__(self) -> str:
-        return f"<Layout of {len(self.entries):,} tensors, {self.numel:,} elements>"
+        return f"<Layout of {plural(len(self.entries), 'tensor')}, {plural(self.numel, 'element')}>"
 
     @classmethod
     def of(cls, tensors: Mapping[str, tuple[tuple[int, ...], Kind]], table: str | None = None) -> "Layout":

@@ -10,9 +10,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fednlp.checked_json import Count, Shape, parse_json
+from fednlp.checked_json import parse_json
+from fednlp.checked_json.shapes import Count, Shape
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
+from fednlp.formatting.units import plural
 
 
 @dataclass
@@ -35,7 +37,9 @@ class State:
 
     def __repr__(self) -> str:
         vectors = f", {', '.join(self.vectors)}" if self.vectors else ""
-        return f"<State after {self.round:,} rounds: {self.params.numel():,} elements{vectors}>"
+        return (
+            f"<State after {plural(self.round, 'round')}: {plural(self.params.numel(), 'element')}{vectors}>"
+        )
 
     def save(self, path: Path) -> None:
         """Write the state as one safetensors file; the caller makes it atomic."""

@@ -30,6 +30,8 @@ LARGEST = 2.0**20
 DIVERGED = "training ended in NaN, infinity or a number beyond 2^20"
 _CHUNK = 1 << 16
 _PAGE = mmap.PAGESIZE // 8
+_FEW = 4
+"""A table of which at most one row in so many is not zero is added row by row, which is faster then."""
 
 
 class NonFiniteUpdate(ValueError):
@@ -94,32 +96,53 @@ class ExactSum:
         self._add_at(0, dense, scale)
         if table is None:
             return
-        sums = self.layout.rows(self.storage)
-        step = max(1, _CHUNK // table.shape[1])
-        for start in range(0, len(table), step):
-            part = table[start : start + step]
-            fixed = self._fixed(part.reshape(-1), scale).view(part.shape)
-            if rows is None:
-                sums[start : start + step] += fixed
-            else:
-                sums.index_add_(0, rows[start : start + step], fixed)
-        self.touched_rows[slice(None) if rows is None else rows] = True
+        if rows is None:
+            self._add_at(self.layout.dense, table.reshape(-1), scale)
+            self.touched_rows.fill_(True)
+            return
+        step = self._rows_at_once
+        for some, part in zip(torch.split(rows, step), torch.split(table, step), strict=True):
+            self._add_rows(some, part, scale)
+        self.touched_rows[rows] = True
 
     def add_stretches(self, factor: float, stretches: Callable[[], Iterable[tuple[int, Tensor]]]) -> None:
         """Add ``factor * update``, of an update of all rows that comes stretch by stretch.
 
+        Rows of the table that are zero are passed over, as a client leaves most words as they are.
+
         Args:
             factor: The client's weight over :func:`weight_unit`, in [0, 1].
-            stretches: Returns (first element, float32 values), flat, of all the layout; it is called twice.
+            stretches: Returns (first element, float32 values), flat, of all the layout, the table as one stretch; it is
+                called twice.
 
         Raises:
             NonFiniteUpdate: The update holds NaN, infinity or a number beyond ``LARGEST``; nothing was added.
         """
         for _, values in stretches():
             check_finite(values)
+        scale = factor * 2.0**FRACTION_BITS
         for start, values in stretches():
-            self._add_at(start, values, factor * 2.0**FRACTION_BITS)
-        self.touched_rows.fill_(True)
+            if self.layout.table is None or start < self.layout.dense:
+                self._add_at(start, values, scale)
+                continue
+            table = values.view(self.layout.table_shape)
+            changed = nonzero_rows(table)
+            self.touched_rows[changed] = True
+            if len(changed) > len(table) // _FEW:
+                self._add_at(start, values, scale)
+                continue
+            for rows in torch.split(changed, self._rows_at_once):
+                self._add_rows(rows, table[rows], scale)
+
+    @property
+    def _rows_at_once(self) -> int:
+        """How many rows of the table fit in scratch memory."""
+        return max(1, _CHUNK // self.layout.table_shape[1])
+
+    def _add_rows(self, rows: Tensor, values: Tensor, scale: float) -> None:
+        """Add some rows of the table, at most as many as are added at once."""
+        fixed = self._fixed(values.reshape(-1), scale).view(values.shape)
+        self.layout.rows(self.storage).index_add_(0, rows, fixed)
 
     def _add_at(self, first: int, values: Tensor, scale: float) -> None:
         for start in range(0, values.numel(), _CHUNK):
@@ -208,6 +231,15 @@ class ExactSum:
         """Return values * scale rounded to whole numbers (half to even), in scratch memory."""
         scratch, whole = self._scratch[: values.numel()], self._whole[: values.numel()]
         return whole.copy_(scratch.copy_(values).mul_(scale).round_())
+
+
+def nonzero_rows(table: Tensor) -> Tensor:
+    """Return the numbers of the rows that are not all zero, int64.
+
+    Args:
+        table: (rows, width).
+    """
+    return table.any(1).nonzero().squeeze(1)
 
 
 def _scale(share: float) -> float:

@@ -16,6 +16,7 @@ from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.state import State
 from fednlp.federated.trainer_runtime import Params, Trainer, TrainerRuntime, named_tensors
+from fednlp.formatting.units import plural
 
 logger = logging.getLogger("fednlp")
 
@@ -38,7 +39,7 @@ class Federation:
     personal: dict[int, dict[str, Tensor]] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        return f"<Federation after {len(self.rounds):,} rounds: {len(self.params):,} tensors>"
+        return f"<Federation after {plural(len(self.rounds), 'round')}: {plural(len(self.params), 'tensor')}>"
 
 
 def _start(params: Params) -> dict[str, Tensor]:
@@ -131,7 +132,7 @@ def federate(
     if not values:
         raise ConfigError("there are no clients: give at least one client's data")
     if seconds is not None and len(seconds) != len(values):
-        raise ConfigError(f"seconds has {len(seconds)} entries for {len(values)} clients: give one for each")
+        raise ConfigError(f"seconds has {len(seconds)} of {plural(len(values), 'client')}: give one for each")
     start = _start(trainer.get_model_params())
     runtime = TrainerRuntime(trainer, values, algorithm, start)
     state = State(0, runtime.layout, runtime.layout.flatten(start), algorithm.server.init(runtime.layout))

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, Gradient, TrainRequest, Update, failed
+from fednlp.federated.client import ClientResult, Gradient, TrainRequest, failed
 from fednlp.federated.gradients import changed_gradient
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.runtime import MODEL
+from fednlp.federated.update import Update
 
 Params = Mapping[str, Any]
 """Named torch tensors, NumPy arrays or numbers."""

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import AnyUpdate, ClientResult, Update
+from fednlp.federated.client import ClientResult
 from fednlp.federated.communication import EncodedUpdate, decode_update, entry_shapes, sent_shapes
 from fednlp.federated.links import Uplink
 from fednlp.federated.lora import lora_products
@@ -28,6 +28,7 @@ from fednlp.federated.params import Layout
 from fednlp.federated.sent import Sent, require_sent
 from fednlp.federated.sums import ExactSum, check_finite
 from fednlp.federated.transforms import RngKey
+from fednlp.federated.update import AnyUpdate, Update
 
 Residues = NDArray[np.uint32]
 """A masked update: uint32 (parameters + 1,), the masked weight last."""

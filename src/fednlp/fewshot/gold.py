@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.errors import ConfigError
+from fednlp.formatting.units import plural
 from fednlp.partition.draws import largest_remainder
 from fednlp.partition.index import FloatArray, IntArray, Partition
 from fednlp.seeds import generator
@@ -128,7 +129,7 @@ def draw_gold_labels(
         if not usable.any():
             raise ConfigError(
                 f"fewshot.gold = {total} and fewshot.validation = {validation} leave none of "
-                f"{len(indices)} texts to label: lower them"
+                f"{plural(len(indices), 'text')} to label: lower them"
             )
     known = held_out, true_labels[held_out]
     return GoldLabels(owners, examples, labels, usable, known, noisy, partition.num_clients, label_names)

@@ -22,6 +22,7 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.pacing import Pace, aug_e, candidate_percentage, cost, is_labelling_round, num_labellings
 from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
 from fednlp.fewshot.search_state import PaceSearch, PaceTrial, SavedModel, checked_accuracy
+from fednlp.formatting.units import plural
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,8 @@ def begin(paces: Sequence[Pace], rules: PaceSearchRules, accuracy: float) -> Pac
     needed = len(paces) * rules.trial_rounds
     if rules.rounds is not None and needed >= rules.rounds:
         raise ConfigError(
-            f"{len(paces)} paces for {rules.trial_rounds} rounds each take {needed} rounds, and the run has "
-            f"{rules.rounds}: give it more than {needed}, or a shorter list, such as the laptop's"
+            f"{plural(len(paces), 'pace')} for {plural(rules.trial_rounds, 'round')} each: {needed} in all, and the "
+            f"run has {rules.rounds}: give it more than {needed}, or a shorter list, such as the laptop's"
         )
     start = PaceSearch(
         rules=rules,

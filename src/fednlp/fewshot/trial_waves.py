@@ -20,6 +20,7 @@ from fednlp.errors import ConfigError
 from fednlp.fewshot.pacing import Pace, aug_e, candidate_percentage, cost, is_labelling_round, num_labellings
 from fednlp.fewshot.search_rules import LONGEST, PaceSearchRules
 from fednlp.fewshot.search_state import PaceTrial, restored
+from fednlp.formatting.units import plural
 
 Groups = tuple[tuple[int, ...], ...]
 """The clients of each group of a wave, disjoint: the control's first, then those of each pace."""
@@ -34,7 +35,8 @@ class TrialWaves:
         paces: The paces of this search; between searches the candidates, the best first.
         tried: Results of the trials of the waves before this one.
         groups: The clients of the present wave; empty between searches.
-        started: Accuracy of the model before the wave, on the labels that judge the paces.
+        started: Accuracy of the run's model before the wave, on the labels that judge the paces; between two waves of
+            a search, before the next one.
         searching: True while there are paces left to try.
         age: Number of rounds of the wave, or with the present pace.
         reached: Percentage of the candidates that the paces before had reached.
@@ -170,7 +172,7 @@ def end_wave(
     }
     tried = (*search.tried, *found)
     if len(tried) < len(search.paces):
-        return replace(search, tried=tried, groups=()), decision
+        return replace(search, tried=tried, groups=(), started=accuracies[0]), decision
     ranks = sorted(range(len(tried)), key=lambda number: _rank(tried[number]))
     kept = tuple(search.paces[number] for number in ranks[: rules.candidates])
     decision |= {"chosen": list(kept[0].numbers), "candidates": [list(pace.numbers) for pace in kept]}
@@ -262,6 +264,7 @@ def require_time(search: TrialWaves, idle: int) -> None:
     needed, rounds = waves * search.rules.trial_rounds, search.rules.rounds or math.inf
     if needed >= rounds:
         raise ConfigError(
-            f"{len(search.paces)} paces for {search.rules.trial_rounds} rounds each, in {waves} waves on {idle} idle "
-            f"clients, take {needed} rounds, and the run has {rounds:g}: give it more, or lower fewshot.trial_rounds"
+            f"{plural(len(search.paces), 'pace')} for {plural(search.rules.trial_rounds, 'round')} each, in "
+            f"{plural(waves, 'wave')} on {plural(idle, 'idle client')}, take {plural(needed, 'round')}, and the run "
+            f"has {rounds:g}: give it more, or lower fewshot.trial_rounds"
         )

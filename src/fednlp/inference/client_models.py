@@ -19,6 +19,7 @@ from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.links import Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.store import ClientStore
+from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.client_record import init_of, model_of, record_fields
@@ -160,7 +161,8 @@ def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
     if run.finished:
         why = "the disk was full, or the run is of an older version: run it again"
     if clients > most:
-        why = f"there are {clients:,} clients, and evaluation.keep_client_models = {most}: run again with a larger one"
+        many = plural(clients, "client")
+        why = f"the run has {many}, and evaluation.keep_client_models = {most}: run again with a larger one"
     raise RunError(f"{run.folder} holds no models of clients after their fine-tuning steps ({why})")
 
 

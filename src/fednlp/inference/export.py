@@ -14,6 +14,7 @@ from typing import Any
 from fednlp.checked_json import damaged
 from fednlp.disk import writing
 from fednlp.errors import RunError
+from fednlp.formatting.units import plural
 from fednlp.inference.client_models import NoClientModel, client_name, client_number
 from fednlp.inference.model import open_trained
 from fednlp.models.pretrained import save_model
@@ -49,7 +50,7 @@ def export(
     """
     directory, folder = RunDir(Path(run)), Path(out).resolve()
     _refuse_taken(folder)
-    trained = open_trained(run, client, task)
+    trained = open_trained(run, client, task, "cpu")
     with _made_whole(folder) as made:
         if client is None:
             shutil.copytree(directory.model, made, dirs_exist_ok=True)
@@ -93,8 +94,8 @@ def export_clients(
     partition = Partition.load(directory.partition)
     if partition.num_clients > limit:
         raise RunError(
-            f"{run} has {partition.num_clients:,} clients, more than --limit {limit}: raise it, or export one with "
-            "--client"
+            f"{run} has {plural(partition.num_clients, 'client')}, more than --limit {limit}: raise it, or export one "
+            "with --client"
         )
     _refuse_taken(Path(out))
     made = []

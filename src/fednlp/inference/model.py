@@ -1,6 +1,7 @@
 """Load the final model of a run, or the model of one of its clients."""
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ import torch
 from torch import nn
 
 from fednlp.config import Experiment
+from fednlp.config.sections import Runtime
 from fednlp.data.features import Features
-from fednlp.errors import RunError
+from fednlp.errors import ConfigError, RunError
 from fednlp.inference.client_models import load_client
 from fednlp.models.peft_options import virtual_tokens
 from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
@@ -115,7 +117,12 @@ class Trained:
             yield found
 
 
-def open_trained(folder: str | Path, client: str | int | None = None, task: str | None = None) -> Trained:
+def open_trained(
+    folder: str | Path,
+    client: str | int | None = None,
+    task: str | None = None,
+    device: str | None = None,
+) -> Trained:
     """Load the model of a run, finished or stopped.
 
     Args:
@@ -123,10 +130,11 @@ def open_trained(folder: str | Path, client: str | int | None = None, task: str 
         client: Name or number of the client whose model to load, where clients have models of their own.
         task: The run's task. Needed where it is a user's own class, ``"module:Class"``, since code that only a run
             directory names is never imported.
+        device: Where the model computes, as for :func:`device_for`.
 
     Raises:
-        RunError: The folder is no run directory, its run has written no model yet, there is no such client, or
-            ``task`` is not the run's, or is missing where it is a user's own class.
+        RunError: The folder is no run directory, its run has written no model yet, there is no such client or no
+            such device, or ``task`` is not the run's, or is missing where it is a user's own class.
     """
     run = RunDir(Path(folder))
     experiment = run.experiment()
@@ -144,11 +152,34 @@ def open_trained(folder: str | Path, client: str | int | None = None, task: str 
     if "tokenizer" in fields:
         fields["tokenizer"] = source
     made = task_from(known["task"], fields)
-    device = pick_device(experiment.runtime.device)
+    computes = device_for(experiment.runtime, device)
     adapted = client is not None and experiment.model.peft is not None
-    model = (_adapted_model if adapted else _shared_model)(run, experiment, made).to(device).eval()
+    model = (_adapted_model if adapted else _shared_model)(run, experiment, made).to(computes).eval()
     load_client(run, experiment, model, client)
-    return Trained(experiment, known["task"], made, model, load_tokenizer(source), device)
+    return Trained(experiment, known["task"], made, model, load_tokenizer(source), computes)
+
+
+def device_for(runtime: Runtime, chosen: str | None = None) -> torch.device:
+    """Return the device on which the model of a run computes.
+
+    It is that of the run's first worker, if none is chosen. The run's mapping of workers to GPUs counts if it fits this
+    machine, which need not be one of those that trained the model.
+
+    Args:
+        runtime: Of the run.
+        chosen: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; None for the device of the run.
+
+    Raises:
+        RunError: There is no such device.
+    """
+    name = runtime.device if chosen is None else chosen
+    try:
+        if chosen is None:
+            with suppress(ConfigError):
+                return pick_device(name, runtime.workers_per_gpu, runtime.gpu_mapping)
+        return pick_device(name)
+    except RunError:
+        raise RunError(f'there is no device "{name}" here: say --device cpu, or --device auto') from None
 
 
 def _shared_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:

@@ -49,6 +49,7 @@ def predict_texts(
     extra_columns: Mapping[str, str],
     client: str | None = None,
     task: str | None = None,
+    device: str | None = None,
 ) -> list[Any]:
     """Predict with the model of a run.
 
@@ -58,6 +59,7 @@ def predict_texts(
         extra_columns: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
         client: Name or number of the client whose model to use, where clients have models of their own.
         task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
+        device: Where the model computes, as for :func:`fednlp.inference.model.device_for`.
 
     Returns:
         A readable prediction for each text.
@@ -66,7 +68,7 @@ def predict_texts(
         DataError: A text is empty; a column is missing, or is not supported by the task.
         RunError: The folder holds no model.
     """
-    trained = open_trained(folder, client, task)
+    trained = open_trained(folder, client, task, device)
     found = predictions(trained, rows_of_texts(trained, texts, extra_columns))
     return [one.text if isinstance(one.value, list) else one.value for one in found]
 

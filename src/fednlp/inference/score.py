@@ -12,7 +12,7 @@ import numpy as np
 
 from fednlp.config import Experiment
 from fednlp.data import CATALOGUE, TextData, load_data
-from fednlp.data.columns import LISTS
+from fednlp.data.columns import LISTS, MissingColumns
 from fednlp.data.features import row_batches, write_features
 from fednlp.data.files import suffix_of
 from fednlp.data.profiling.statistics import count_labels
@@ -64,6 +64,8 @@ def evaluate_run(
     on_progress: OnProgress = lambda done, of, what: None,
     client: str | None = None,
     task: str | None = None,
+    device: str | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> Scores:
     """Score the model of a run on a file, or on the run's own test set.
 
@@ -76,16 +78,18 @@ def evaluate_run(
         on_progress: Called with batches (or lines) done, of how many, and their name.
         client: Name or number of the client whose model to use, where clients have models of their own.
         task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
+        device: Where the model computes, as for :func:`fednlp.inference.model.device_for`.
+        columns: The file's own names of columns by the canonical ones, where they are others than in the run's data.
 
     Raises:
         FednlpError: The data or the model cannot be loaded, or the file cannot be written; the message says why.
     """
     if out is not None:
         check_table(out)
-    trained = open_trained(folder, client, task)
+    trained = open_trained(folder, client, task, device)
     if path is None and trained.experiment.data.at_sites:
         path = _server_tests(trained.experiment)
-    data, numbers, table = _examples(trained.experiment, trained.task_spec, path)
+    data, numbers, table = _examples(trained.experiment, trained.task_spec, path, columns or {})
     for note in data.notes:
         log(note)
     if data.dropped:
@@ -111,13 +115,13 @@ def evaluate_run(
 
 
 def _examples(
-    experiment: Experiment, task_spec: str, path: str | Path | None
+    experiment: Experiment, task_spec: str, path: str | Path | None, columns: Mapping[str, str]
 ) -> tuple[TextData, np.ndarray, "pa.Table"]:
     """Return the data, the example numbers to predict, and the table that holds them."""
     if path is None:
         data = open_data(experiment)
         return data, data.test_numbers, data.test
-    data = _file_of(experiment, path, task_spec if task_spec in TASKS else None)
+    data = _file_of(experiment, path, task_spec if task_spec in TASKS else None, columns)
     return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
 
 
@@ -132,14 +136,28 @@ def _server_tests(experiment: Experiment) -> str:
     return experiment.data.test_path
 
 
-def _file_of(experiment: Experiment, path: str | Path, task: str | None) -> TextData:
-    """Load a file with the run's data settings; for a known data set it may have the canonical columns instead."""
+def _file_of(
+    experiment: Experiment, path: str | Path, task: str | None, columns: Mapping[str, str]
+) -> TextData:
+    """Load a file with the run's data settings; for a known data set it may have the canonical columns instead.
+
+    Args:
+        experiment: Of the run.
+        path: The file.
+        task: Name of the task, if it is one of fednlp's.
+        columns: The file's own names of columns, which come before those of the run's data.
+    """
     section = experiment.data
-    read = partial(load_data, path=path, task=task, on_invalid_row=section.on_invalid_row, test_fraction=None)
-    own = partial(read, text=section.text, label=section.label, columns=section.columns)
+    load = partial(load_data, path=path, task=task, on_invalid_row=section.on_invalid_row, test_fraction=None)
+    names = {"text": section.text, "label": section.label, **section.columns, **columns}
+    read = partial(load, columns=columns)
+    own = partial(load, text=names.pop("text"), label=names.pop("label"), columns=names)
     if section.name is None:
         is_csv = suffix_of(Path(path)) in DELIMITERS or Path(path).is_dir()
-        return own(delimiter=section.delimiter if is_csv else None)
+        try:
+            return own(delimiter=section.delimiter if is_csv else None)
+        except MissingColumns as error:
+            raise DataError(f"{error}; name the file's own with --text, --label or --column") from None
     try:
         return read()
     except DataError as error:

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fednlp.errors import ConfigError
+from fednlp.formatting.units import plural
 from fednlp.models.selection_spec import (
     PARAMETER_STATES,
     ParameterState,
@@ -99,8 +100,8 @@ def _require_layers(layers: int | None, there: set[str]) -> None:
     count = sum(group.startswith("layer.") for group in there)
     if layers is not None and layers != count:
         raise ConfigError(
-            f"{_WHERE} it is for a model of {layers} layers, and this one has {count}: make a plan for this one, or "
-            "leave layers out"
+            f"{_WHERE} it is for a model of {plural(layers, 'layer')}, and this one has {count}: make a plan for this "
+            "one, or leave layers out"
         )
 
 
@@ -182,7 +183,7 @@ def _layered(train: SelectionSpec, groups: Mapping[str, str]) -> dict[str, Param
         )
     if critical > count:
         raise ConfigError(
-            f"{_WHERE} critical_layer = {critical}: the model has {count} layers, so 0 to {count}"
+            f"{_WHERE} critical_layer = {critical}: the model has {plural(count, 'layer')}, so 0 to {count}"
         )
     states: dict[str, ParameterState] = {
         group: "shared" if n < critical else "personal" for group, n in layers.items()

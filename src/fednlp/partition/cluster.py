@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.errors import PartitionError
+from fednlp.formatting.units import plural
 from fednlp.partition.index import IntArray
 from fednlp.seeds import derive, generator
 
@@ -46,7 +47,8 @@ def cluster_groups(
 
     if not 1 <= clusters <= len(train):
         raise PartitionError(
-            f"{len(train)} training examples cannot make {clusters} clusters: ask for at most {len(train)}"
+            f"{plural(len(train), 'training example')} cannot make {plural(clusters, 'cluster')}: ask for at most "
+            f"{len(train)}"
         )
     rng = generator(seed, "partition clusters")
     few = len(train) <= max(_FITTED_AT_MOST, clusters)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fednlp.errors import PartitionError
+from fednlp.formatting.units import plural
 from fednlp.partition.index import FloatArray, IntArray
 
 # Beyond this the draw equals its mean to far more than the number of examples could show.
@@ -132,7 +133,8 @@ def check_clients(examples: int, clients: int) -> None:
         raise PartitionError(f"clients = {clients}: there must be at least 1")
     if clients > examples:
         raise PartitionError(
-            f"{clients} clients cannot share {examples} training examples: ask for at most {examples} clients"
+            f"{plural(clients, 'client')} cannot share {plural(examples, 'training example')}: ask for at most "
+            f"{plural(examples, 'client')}"
         )
 
 

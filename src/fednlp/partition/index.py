@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fednlp.errors import PartitionError
+from fednlp.formatting.units import plural
 from fednlp.partition.npz import read_arrays
 
 IntArray = NDArray[np.int64]
@@ -61,7 +62,7 @@ class Partition:
     def __repr__(self) -> str:
         named = ", named" if self.client_names is not None else ""
         return (
-            f"<Partition of {self.num_clients:,} clients{named}: {len(self.train_indices):,} training and "
+            f"<Partition of {plural(self.num_clients, 'client')}{named}: {len(self.train_indices):,} training and "
             f"{len(self.test_indices):,} test examples>"
         )
 
@@ -219,7 +220,9 @@ def _whole_numbers(name: str, values: ArrayLike) -> IntArray:
 
 def _check_ragged(split: str, offsets: IntArray, indices: IntArray, clients: int, fewest: int) -> None:
     if len(offsets) != clients + 1:
-        raise PartitionError(f"{split}_offsets must hold {clients + 1} numbers for {clients} clients")
+        raise PartitionError(
+            f"{split}_offsets must hold {clients + 1} numbers for {plural(clients, 'client')}"
+        )
     if offsets[0] != 0 or offsets[-1] != len(indices):
         raise PartitionError(
             f"{split}_offsets must run from 0 to {len(indices)}, the length of {split}_indices"
@@ -242,6 +245,8 @@ def _check_ragged(split: str, offsets: IntArray, indices: IntArray, clients: int
 
 def _check_names(names: tuple[str, ...], clients: int) -> None:
     if len(names) != clients:
-        raise PartitionError(f"client_names holds {len(names)} names for {clients} clients")
+        raise PartitionError(
+            f"client_names holds {plural(len(names), 'name')} for {plural(clients, 'client')}"
+        )
     if len(set(names)) != clients or not all(names):
         raise PartitionError("client_names must differ from each other and not be empty")

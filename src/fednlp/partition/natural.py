@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fednlp.errors import PartitionError
+from fednlp.formatting.units import plural
 from fednlp.partition.index import IntArray
 
 # Names are saved as one block of fixed width: a field of whole texts is a mistake, and a costly one.
@@ -50,7 +51,7 @@ def natural_owners(
     found = tuple(names[position] for position in used)
     if clients is not None and clients != len(found):
         raise PartitionError(
-            f"the field {field!r} has {len(found)} values, which makes {len(found)} clients, not {clients}: "
+            f"the field {field!r} has {plural(len(found), 'value')}, each a client, not {clients}: "
             f"leave clients out, or say clients = {len(found)}"
         )
     if max(map(len, found)) > _LONGEST_NAME:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fednlp.disk import regular
 from fednlp.errors import PartitionError
+from fednlp.formatting.units import plural
 
 CLIENT_COLUMN = "client"
 _SHIPPED = Path(__file__).parent.parent / "experiments" / "proportions"
@@ -106,7 +107,7 @@ def _from_csv(text: str, source: Path) -> tuple[list[str], list[_Row]]:
     for where, cells in lines[1:]:
         if len(cells) != len(header):
             raise PartitionError(
-                f"{where} has {len(cells)} columns, the header has {len(header)}: make them equal"
+                f"{where} has {plural(len(cells), 'column')}, the header has {len(header)}: make them equal"
             )
     return header, lines[1:]
 

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fednlp.errors import ConfigError, MissingDependency
+from fednlp.formatting.units import plural
 
 Sampling = Literal["fixed", "poisson"]
 
@@ -176,8 +177,14 @@ def statement(
     if math.isinf(value):
         return "no differential privacy: epsilon is infinite, for there is no noise to speak of"
     drawn, neighbours = {
-        "fixed": (f"{cohort:,} of {clients:,} clients without replacement", "one client's data are others"),
-        "poisson": (f"each of {clients:,} clients with {cohort / clients:.3g}", "one client is there or not"),
+        "fixed": (
+            f"{cohort:,} of {plural(clients, 'client')} without replacement",
+            "one client's data are others",
+        ),
+        "poisson": (
+            f"each of {plural(clients, 'client')} with {cohort / clients:.3g}",
+            "one client is there or not",
+        ),
     }[sampling]
     accountant = (
         "Rényi" if sampling == "fixed" or distance is not None else "privacy loss distribution or Rényi"
@@ -188,11 +195,11 @@ def statement(
         known = epsilon_of_known_cohorts(noise_multiplier, sampling, most_rounds, delta, distance=distance)
         server = (
             f"; against the server, which knows who took part, ({known:.3g}, {delta:.3g}) for the client drawn most "
-            f"often, in {most_rounds:,} rounds"
+            f"often, in {plural(most_rounds, 'round')}"
         )
     return (
         f"({value:.3g}, {delta:.3g})-differential privacy of clients: runs where {neighbours}; "
-        f"{rounds:,} rounds, a round draws {drawn}; {kind} noise, {noise_multiplier:.4g} x the clip norm; "
+        f"{plural(rounds, 'round')}, a round draws {drawn}; {kind} noise, {noise_multiplier:.4g} x the clip norm; "
         f"accountant {accountant} of dp-accounting {metadata.version('dp-accounting')}; assumes that whoever sees "
         "the models knows neither noise nor who took part, that all updates weigh alike, and that dropping out "
         f"does not depend on the data{server}"

@@ -8,7 +8,7 @@ from fednlp.config.tables import flatten, lookup
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.formatting.safe_text import clean
-from fednlp.formatting.units import human_number
+from fednlp.formatting.units import human_number, plural
 from fednlp.partition.methods import METHODS
 from fednlp.registry import Registry
 from fednlp.reports.describe_exchange import communication_summary, frozen_summary, percent
@@ -40,7 +40,7 @@ def describe_partition(config: Mapping[str, Any]) -> str:
     if part.get("field") is not None:
         words.append(f"by the field {clean(part['field'])}")
     if part.get("clients") is not None:
-        words.append(f"over {part['clients']} clients")
+        words.append(f"over {with_noun(part['clients'], 'client')}")
     return ", ".join(words)
 
 
@@ -63,11 +63,11 @@ def describe_method(
         cohort = min(cohort, clients)
     buffered = lookup(config, "algorithm.buffer_size")
     who = (
-        f"{cohort} clients a round"
+        f"{with_noun(cohort, 'client')} a round"
         if buffered is None
-        else f"{cohort} clients at any time, {buffered} a round"
+        else f"{with_noun(cohort, 'client')} at any time, {buffered} a round"
     )
-    cohort_text = f"{who}, {rounds} rounds asked for"
+    cohort_text = f"{who}, {with_noun(rounds, 'round')} asked for"
     method = f"{algorithm_title(name)}{_options(config.get('algorithm'))}"
     text = f"{method}: {cohort_text}; {describe_client(config)}{_server(config)}."
     rest = (_aggregation, _attack, communication_summary, _own_steps)
@@ -93,6 +93,15 @@ def describe_server(config: Mapping[str, Any]) -> str:
     rest = [f"{key} {server[key]:g}" for key in ("momentum", "beta1", "beta2", "tau") if server.get(key)]
     rate = f"learning rate {server.get('learning_rate', '?')}"
     return f"the server applies {_optimiser(server['optimizer'])} with {', '.join([rate, *rest])}"
+
+
+def with_noun(value: Any, noun: str) -> str:
+    """Return a number of a run's settings with its noun.
+
+    >>> with_noun(1, "round"), with_noun("?", "round")
+    ('1 round', '? rounds')
+    """
+    return plural(value, noun) if isinstance(value, int) else f"{value} {noun}s"
 
 
 def format_count(value: Any) -> str:
@@ -180,7 +189,7 @@ def _options(section: Any, *apart: str) -> str:
 
 
 def _many(count: int, noun: str) -> str:
-    return f"{count} local {noun}{'' if count == 1 else 's'}"
+    return plural(count, f"local {noun}")
 
 
 def _optimiser(name: Any) -> str:

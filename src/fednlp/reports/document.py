@@ -35,6 +35,7 @@ class Grid:
         rows: The cells.
         notes: Remarks under the table.
         words: The cells are text.
+        marked: Backticks in the cells begin and end code.
         best: Cells to mark as the best, (row, column).
         folders: The run directory that each row is about, for a page to link to; empty where rows are not runs.
         links: Where each row leads to: a page of the same set by its stem, with ``#`` and a section's anchor, or both;
@@ -45,6 +46,7 @@ class Grid:
     rows: Sequence[Sequence[str]]
     notes: Sequence[str] = ()
     words: bool = False
+    marked: bool = False
     best: Collection[tuple[int, int]] = ()
     folders: Sequence[Path] = ()
     links: Sequence[str] = ()
@@ -86,6 +88,20 @@ class Fold:
 
     title: str
     blocks: "Sequence[Block]"
+
+
+def code_spans(text: str, marked: bool) -> list[tuple[str, bool]]:
+    """Return the parts of a cell, each with whether it is code; what is not marked up is one part.
+
+    >>> code_spans("say `fednlp run`", marked=True)
+    [('say ', False), ('fednlp run', True)]
+    >>> code_spans("a ` alone", marked=True)
+    [('a ` alone', False)]
+    """
+    parts = text.split("`")
+    if not marked or len(parts) % 2 == 0:
+        return [(text, False)]
+    return [(part, bool(number % 2)) for number, part in enumerate(parts) if part]
 
 
 def heading_anchor(title: str) -> str:

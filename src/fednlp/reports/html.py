@@ -24,6 +24,7 @@ from fednlp.reports.document import (
     Picture,
     ReportSection,
     Text,
+    code_spans,
     page_link,
 )
 from fednlp.reports.style import svg
@@ -137,7 +138,11 @@ def _facts(facts: KeyValues) -> str:
 
 def _grid(block: Grid, at: Path | None) -> str:
     rows = "\n".join(
-        _row(row, {column for line, column in block.best if line == number}, _link(block, number, at))
+        _row(
+            [_cell(cell, block.marked) for cell in row],
+            {column for line, column in block.best if line == number},
+            _link(block, number, at),
+        )
         for number, row in enumerate(block.rows)
     )
     kind = "words" if block.words else "numbers"
@@ -156,8 +161,14 @@ def _heads(heads: Sequence[str]) -> str:
     return f"<thead><tr>{cells}</tr></thead>"
 
 
+def _cell(text: str, marked: bool) -> str:
+    parts = ((_text(part), is_code) for part, is_code in code_spans(text, marked))
+    return "".join(f"<code>{part}</code>" if is_code else part for part, is_code in parts)
+
+
 def _row(row: Sequence[str], best: set[int], link: str | None) -> str:
-    first, *rest = map(_text, row)
+    """Return a row of cells that are HTML."""
+    first, *rest = row
     head = f'<a href="{link}">{first}</a>' if link else first
     cells = "".join(
         f'<td class="best">{cell}</td>' if number in best else f"<td>{cell}</td>"

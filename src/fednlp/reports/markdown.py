@@ -15,6 +15,7 @@ from fednlp.reports.document import (
     KeyValues,
     Picture,
     Text,
+    code_spans,
     page_link,
 )
 from fednlp.reports.style import save_png
@@ -57,7 +58,7 @@ def _block(block: Block, figures: str) -> str:
         case Grid():
             numeric: Sequence[int] = () if block.words else range(1, len(block.heads))
             notes = "".join(f"- {escape(note)}\n" for note in block.notes)
-            table = markdown_table(block.heads, block.rows, numeric, block.links)
+            table = markdown_table(block.heads, block.rows, numeric, block.links, block.marked)
             return table + (f"\n{notes}" if notes else "")
         case Picture():
             caption = escape(block.caption)
@@ -98,8 +99,11 @@ def markdown_table(
     rows: Sequence[Sequence[str]],
     numeric: Collection[int] = (),
     links: Sequence[str] = (),
+    marked: bool = False,
 ) -> str:
     """Return a table; ``numeric`` columns stand to the right, first cells lead to ``links``.
+
+    In ``marked`` cells, backticks begin and end code.
 
     >>> print(markdown_table(["a", "b"], [["x", "1"]], numeric=[1]), end="")
     | a | b |
@@ -107,11 +111,24 @@ def markdown_table(
     | x | 1 |
     """
     rule = ["--:" if i in numeric else ":--" for i in range(len(heads))]
-    cells = [[escape(cell) for cell in row] for row in rows]
+    cells = [[_cell(cell, marked) for cell in row] for row in rows]
     for row, link in zip(cells, links, strict=False):
         row[0] = f"[{row[0]}]({page_link(link, '.md')})" if link else row[0]
     lines = [[escape(head) for head in heads], rule, *cells]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cell(text: object, marked: bool) -> str:
+    found = code_spans(str(text), marked)
+    if len(found) == 1 and not found[0][1]:
+        return escape(text)
+    return "".join(_code(part) if is_code else _SPECIAL.sub(r"\\\1", clean(part)) for part, is_code in found)
+
+
+def _code(text: str) -> str:
+    """Return code of a cell, in which nothing is markup but the bar between cells."""
+    barred = clean(text).replace("|", r"\|")
+    return f"`{barred}`"
 
 
 def fence(text: str, language: str = "") -> str:

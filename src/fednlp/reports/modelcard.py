@@ -21,6 +21,7 @@ from fednlp.reports.describe import (
     describe_partition,
     environment_facts,
     format_count,
+    with_noun,
 )
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.hub_metadata import Values, data_name, front_matter, hub_metrics, task_of, use
@@ -99,8 +100,8 @@ def _whose(config: Values, client: Values) -> str:
         return "the personal model that it had after its last round"
     if not client["finetuned"]:
         return "the shared layers after the last round, with those that the client keeps to itself"
-    steps = format_count(lookup(config, "client.finetune_steps"))
-    return f"after the last round it took {steps} steps on its own texts"
+    steps = lookup(config, "client.finetune_steps")
+    return f"after the last round it took {with_noun(steps, 'step')} on its own texts"
 
 
 def _client_rows(client: Values) -> list[tuple[str, str]]:

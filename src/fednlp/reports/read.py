@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.checked_json import Round, damaged, parse_json, read_json, read_toml
+from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_toml
+from fednlp.checked_json.shapes import Round
 from fednlp.config.sections import BASELINES
 from fednlp.config.tables import lookup
 from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
+from fednlp.formatting.units import plural
 
 COUNTS = frozenset({"clients", "examples", "bytes"})
 """Entries of an evaluation that are counts, and no scores."""
@@ -37,7 +39,7 @@ class ClientTable:
     finetuned_scores: NDArray[np.float64]
 
     def __repr__(self) -> str:
-        return f"<ClientTable of {len(self):,} clients>"
+        return f"<ClientTable of {plural(len(self), 'client')}>"
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -64,9 +66,8 @@ class Run:
     clients: ClientTable
 
     def __repr__(self) -> str:
-        return (
-            f"<Run {self.name} in {self.folder}: {len(self.rounds):,} rounds, {len(self.clients):,} clients>"
-        )
+        sizes = f"{plural(len(self.rounds), 'round')}, {plural(len(self.clients), 'client')}"
+        return f"<Run {self.name} in {self.folder}: {sizes}>"
 
     def setting(self, key: str, default: Any = None) -> Any:
         """Return a setting by its dotted key, e.g. ``"algorithm.name"``."""
@@ -138,10 +139,7 @@ def read_run(folder: str | Path) -> Run:
     """
     folder = Path(folder)
     if not (folder / "resolved.toml").is_file():
-        what = "has no resolved.toml" if folder.is_dir() else "does not exist"
-        raise RunError(
-            f"{folder} is not a run directory ({what}); give the folder that fednlp run --out made"
-        )
+        raise no_run_directory(folder)
     return Run(
         folder=folder,
         config=_read_config(folder / "resolved.toml"),

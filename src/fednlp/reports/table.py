@@ -11,7 +11,7 @@ import numpy as np
 from fednlp.config.tables import lookup
 from fednlp.formatting.units import capital, is_share, metric_title, plural
 from fednlp.reports.client_tensors import own_models
-from fednlp.reports.describe import describe_partition
+from fednlp.reports.describe import describe_partition, with_noun
 from fednlp.reports.groups import Groups, group_baseline, metric_of
 from fednlp.reports.read import Run, trivial_baseline
 
@@ -195,7 +195,8 @@ def _run_notes(run: Run) -> Iterator[str]:
     if run.summary and run.summary.get("stopped"):
         yield f"seed {run.seed} stopped after round {len(run.rounds)}: {run.summary['stopped']}"
     elif not run.finished:
-        yield f"seed {run.seed} is unfinished, {len(run.rounds)} of {run.setting('num_rounds', '?')} rounds"
+        asked = with_noun(run.setting("num_rounds", "?"), "round")
+        yield f"seed {run.seed} is unfinished, {len(run.rounds)} of {asked}"
 
 
 EvaluationPart = Literal["global", "personal", "finetuned"]

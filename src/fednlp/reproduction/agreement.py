@@ -1,18 +1,55 @@
-"""Whether figures found agree with a paper's: claims one by one, ranks, and intervals over seeds."""
+"""Claims of a paper, and whether figures found agree with them: one by one, by ranks, with intervals over seeds."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated, Literal, Self
 
-from fednlp.reproduction.manifest import Claim
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Values = Mapping[int, float]
 """A figure by seed."""
 
 _LEVEL = 0.95
 _FEWEST_RANKS = 3
+
+
+class Claim(BaseModel):
+    """Something that the paper says of these figures and that can be checked.
+
+    Attributes:
+        says: The claim.
+        kind: ``rises`` and ``falls``: from row to row; ``highest`` and ``lowest``: the first row, of all;
+            ``ratio``: the first row divided by the second; ``ratios fall``: that of each pair of rows, from pair to
+            pair; ``close``: the difference of the first two.
+        rows: Names of rows.
+        column: A found column; the first if left out.
+        at_least: Least ratio.
+        at_most: Greatest ratio.
+        within: Greatest difference.
+        tried: Why it may disagree here, and what was tried; shown where it disagrees.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    says: str
+    kind: Literal["rises", "falls", "highest", "lowest", "ratio", "ratios fall", "close"]
+    rows: Annotated[list[str], Field(min_length=2)]
+    column: str = ""
+    at_least: float = 0.0
+    at_most: float = float("inf")
+    within: float = 0.0
+    tried: str = ""
+
+    @model_validator(mode="after")
+    def _rows_of_its_kind(self) -> Self:
+        if self.kind in ("ratio", "close") and len(self.rows) != 2:
+            raise ValueError(f"{self.kind} is of two rows")
+        if self.kind == "ratios fall" and (len(self.rows) < 4 or len(self.rows) % 2):
+            raise ValueError("ratios fall is of two pairs of rows, or more")
+        return self
 
 
 @dataclass(frozen=True)

@@ -52,6 +52,12 @@ class Evidence:
             total += self.record.seconds.get(job.name, run.total("seconds") if run else 0.0)
         return round(total, 1)
 
+    def cpu_seconds(self, jobs: Iterable[Job]) -> float | None:
+        """Return the CPU seconds of the jobs that took time; None where those of one are not recorded."""
+        taken = [job.name for job in jobs if job.name in self.record.seconds or job in self.outcomes]
+        known = [self.record.cpu_seconds[name] for name in taken if name in self.record.cpu_seconds]
+        return round(sum(known), 1) if known and len(known) == len(taken) else None
+
 
 def find_results(papers: Mapping[str, Paper], works: Sequence[Work], evidence: Evidence) -> Results:
     """Return what was found.
@@ -111,12 +117,17 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         runs=len(jobs),
         finished=finished,
         seconds=evidence.seconds(jobs),
+        cpu_seconds=evidence.cpu_seconds(jobs),
         expected=60 * minutes,
         measured=measured,
         rows=[FoundRow(name=row.name, published=row.published) for row in entry.rows],
         columns=columns,
         claims=[
-            FoundClaim(says=claim.says, verdict=judge(claim, figures.get(claim.column or first, {})))
+            FoundClaim(
+                says=claim.says,
+                verdict=judge(claim, figures.get(claim.column or first, {})),
+                tried=claim.tried,
+            )
             for claim in entry.claims
         ],
         pictures=list(evidence.pictures.get(work.id, [])),

@@ -1,6 +1,6 @@
 """The folder of a reproduction: which papers it is of, where their data are, and how long its runs took.
 
-reproduction.json   papers, folders of data, and seconds by run
+reproduction.json   papers, folders of data, and seconds by the clock and of CPU by run
 runs/               run directories, by experiment
 partitions/         partitions with their pictures
 page/               the pages, their figures, and results.json
@@ -13,7 +13,8 @@ from pathlib import Path
 
 from pydantic import Field
 
-from fednlp.checked_json import Number, Shape, damaged, parse_json
+from fednlp.checked_json import damaged, parse_json
+from fednlp.checked_json.shapes import Number, Shape
 from fednlp.disk import atomic, locked, regular, writing
 from fednlp.errors import RunError
 
@@ -27,14 +28,17 @@ class Record(Shape):
     papers: list[str] = Field(default_factory=list)
     data: dict[str, str] = Field(default_factory=dict)
     seconds: dict[str, Number] = Field(default_factory=dict)
+    cpu_seconds: dict[str, Number] = Field(default_factory=dict)
 
     def remember(self, papers: Sequence[str], data: Mapping[str, Path]) -> None:
         """Add papers to those that the pages are of, and folders of data to those of earlier calls."""
         self.papers = list(dict.fromkeys([*self.papers, *papers]))
         self.data |= {name: str(place.resolve()) for name, place in data.items()}
 
-    def spend(self, job: str, seconds: float) -> None:
-        """Add time to that of a job."""
+    def spend(self, job: str, seconds: float, cpu_seconds: float) -> None:
+        """Add time to that of a job; CPU time only where that of the whole job is known."""
+        if job in self.cpu_seconds or job not in self.seconds:
+            self.cpu_seconds[job] = round(self.cpu_seconds.get(job, 0) + cpu_seconds, 2)
         self.seconds[job] = round(self.seconds.get(job, 0) + seconds, 2)
 
 

@@ -133,7 +133,7 @@ class Preparation:
         missing = [name for name in needed_data(paper, entry) if name not in self._data]
         if missing:
             flags = " ".join(f"--data {name}=DIR" for name in missing)
-            return Work(paper, entry, reason=f"needs the folder of published files: {flags}")
+            return Work(paper, entry, reason=f"needs the folder of published files: `{flags}`")
         try:
             if entry.partitions:
                 jobs = {row: [self._partition(made)] for row, made in entry.partitions.items()}

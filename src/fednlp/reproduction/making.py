@@ -1,5 +1,6 @@
 """Does the runs of tables and figures one after the other, while the budget lasts."""
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -107,7 +108,7 @@ class Making:
 
     def _carry_out(self, job: Job) -> bool:
         """Do one job, and write down why it failed, if it did; return whether the budget lasted for it."""
-        begun = self._now()
+        begun, computed = self._now(), _cpu_seconds()
         try:
             job.carry_out(_Deadline(self._callback, self._end, self._now))
         except _BudgetSpent:
@@ -117,7 +118,7 @@ class Making:
             self.failed[job.name] = one_line(error)
             self._callback.log(f"{job.name} failed: {self.failed[job.name]}")
         finally:
-            self._record.spend(job.name, self._now() - begun)
+            self._record.spend(job.name, self._now() - begun, _cpu_seconds() - computed)
             folder.write(self._out, self._record)
         return True
 
@@ -142,6 +143,11 @@ class Making:
             )
             for kind in {job.kind for job in jobs}
         }
+
+
+def _cpu_seconds() -> float:
+    """Return the CPU seconds of this process, and of its workers that have ended, as those of a run have after it."""
+    return sum(os.times()[:4])
 
 
 def _of_seed(work: Work, seed: int) -> list[Job]:

@@ -5,6 +5,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fednlp.reproduction.agreement import Claim
+
 Measure = Literal[
     "score",
     "personal",
@@ -114,6 +116,18 @@ class Column(_Table):
     against: list[str] = []
 
 
+class Cell(_Table):
+    """A cell whose figure is of other runs than those of its row and column.
+
+    Attributes:
+        run: Key of the runs.
+        method: The method.
+    """
+
+    run: str
+    method: str
+
+
 class Row(_Table):
     """A row of a table: what it is called, which run it is of, and what was published.
 
@@ -122,6 +136,7 @@ class Row(_Table):
         run: Key of the runs; empty where the columns say it.
         method: The method; empty where the columns say it, or where nothing here corresponds.
         engine: For ``engine on client``: the model; the method's own if left out.
+        cells: Cells that other runs make, by found column.
         published: The paper's figures by column.
     """
 
@@ -129,39 +144,8 @@ class Row(_Table):
     run: str = ""
     method: str = ""
     engine: str = ""
+    cells: dict[str, Cell] = {}
     published: dict[str, Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]] = {}
-
-
-class Claim(_Table):
-    """Something that the paper says of these figures and that can be checked.
-
-    Attributes:
-        says: The claim.
-        kind: ``rises`` and ``falls``: from row to row; ``highest`` and ``lowest``: the first row, of all;
-            ``ratio``: the first row divided by the second; ``ratios fall``: that of each pair of rows, from pair to
-            pair; ``close``: the difference of the first two.
-        rows: Names of rows.
-        column: A found column; the first if left out.
-        at_least: Least ratio.
-        at_most: Greatest ratio.
-        within: Greatest difference.
-    """
-
-    says: str
-    kind: Literal["rises", "falls", "highest", "lowest", "ratio", "ratios fall", "close"]
-    rows: Annotated[list[str], Field(min_length=2)]
-    column: str = ""
-    at_least: float = 0.0
-    at_most: float = float("inf")
-    within: float = 0.0
-
-    @model_validator(mode="after")
-    def _rows_of_its_kind(self) -> Self:
-        if self.kind in ("ratio", "close") and len(self.rows) != 2:
-            raise ValueError(f"{self.kind} is of two rows")
-        if self.kind == "ratios fall" and (len(self.rows) < 4 or len(self.rows) % 2):
-            raise ValueError("ratios fall is of two pairs of rows, or more")
-        return self
 
 
 class Entry(_Table):
@@ -210,6 +194,9 @@ class Entry(_Table):
                 strange.append(claim.column)
             if strange:
                 raise ValueError(f"a claim speaks of {strange[0]}, which is no row or column")
+        outside = [name for row in self.rows for name in row.cells if name not in columns]
+        if outside:
+            raise ValueError(f"a row has the cell {outside[0]}, which is no column")
         known = self.published_columns
         for column in self.columns:
             strange = [name for name in column.against if name not in known]
@@ -222,9 +209,17 @@ class Entry(_Table):
         """The columns of the paper's table, in the order of their first figures."""
         return list(dict.fromkeys(name for row in self.rows for name in row.published))
 
-    def runs_of(self, row: Row, column: Column) -> str:
-        """Return the key of the runs of a cell; empty where neither its row nor its column says which of several."""
-        return row.run or column.run or (self.runs[0] if len(self.runs) == 1 else "")
+    def source_of(self, row: Row, column: Column) -> tuple[str, str]:
+        """Return the key of the runs of a cell and its method.
+
+        The key is empty where neither its row nor its column says which of several, and the method where nothing here
+        corresponds.
+        """
+        if column.name in row.cells:
+            cell = row.cells[column.name]
+            return cell.run, cell.method
+        key = row.run or column.run or (self.runs[0] if len(self.runs) == 1 else "")
+        return key, column.method.replace("{}", row.method) if column.method else row.method
 
 
 class Paper(_Table):
@@ -257,6 +252,7 @@ class Paper(_Table):
         named = [runs.model_of for runs in self.runs.values() if runs.model_of]
         for entry in self.entries:
             used = {row.run for row in entry.rows} | {column.run for column in entry.columns}
+            used |= {cell.run for row in entry.rows for cell in row.cells.values()}
             outside = sorted(used - {"", *entry.runs})
             if outside:
                 raise ValueError(f"{entry.id} reads the runs {outside[0]}, which are not among its runs")
@@ -282,10 +278,11 @@ class Paper(_Table):
             if isinstance(column.target, str) and column.target not in every:
                 raise ValueError(_unknown(f"the target of column {column.name}", entry, column.target, every))
         for row in entry.rows if entry.columns and entry.runs else []:
-            wanted = [
-                (entry.runs_of(row, column), column.method.replace("{}", row.method) or row.method)
-                for column in entry.columns
-            ]
+            for name, cell in row.cells.items():
+                if cell.method not in known[cell.run]:
+                    what = f"the cell {name} of row {row.name}"
+                    raise ValueError(_unknown(what, entry, cell.method, known[cell.run]))
+            wanted = [entry.source_of(row, column) for column in entry.columns]
             if row.method and not any(method in known.get(key, ()) for key, method in wanted):
                 raise ValueError(_unknown(f"row {row.name}", entry, row.method, every))
 

@@ -1,7 +1,7 @@
 """The figures of a table's cells, from finished runs and partitions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fednlp.formatting.units import is_share
 from fednlp.reports.read import Run, curve
@@ -50,18 +50,25 @@ def _run_cell(
     runs: Mapping[str, Mapping[str, list[Run]]], entry: Entry, column: Column, row: Row, measure: Measure
 ) -> dict[int, float]:
     part = "personal" if entry.measure == "personal" else "global"
-    group = runs.get(entry.runs_of(row, column), {})
-    target = _target(column, group, part)
-    method = column.method.replace("{}", row.method) if column.method else row.method
+    key, method = entry.source_of(row, column)
+    group = runs.get(key, {})
+    target = _target(column, [group, *runs.values()], part)
     values = {run.seed: _value(run, measure, column, row, part, target) for run in group.get(method, [])}
     return {seed: value for seed, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _target(column: Column, runs: Mapping[str, list[Run]], part: str) -> float | None:
-    """Return the value that a column is about reaching: its own, or the mean of a method's last scores."""
+def _target(column: Column, groups: Sequence[Mapping[str, list[Run]]], part: str) -> float | None:
+    """Return the value that a column is about reaching: its own, or the mean of a method's last scores.
+
+    Args:
+        column: The column.
+        groups: Runs by method; the first group with the column's method counts.
+        part: Which of their scores.
+    """
     if not isinstance(column.target, str):
         return column.target
-    return mean_of([_last(run, f"{part}.{run.metric}") for run in runs.get(column.target, [])])
+    found = next((group[column.target] for group in groups if column.target in group), [])
+    return mean_of([_last(run, f"{part}.{run.metric}") for run in found])
 
 
 def _last(run: Run, name: str) -> float | None:

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.checked_json import Number, Shape, damaged, parse_json
+from fednlp.checked_json import damaged, parse_json
+from fednlp.checked_json.shapes import Number, Shape
 from fednlp.disk import regular
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import text_of_csv

@@ -1,8 +1,8 @@
 """The pages of a reproduction, made of ``results.json`` alone: an overview, and a page for each paper."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from fednlp.formatting.units import DASH, human_bytes, human_seconds, plural
+from fednlp.formatting.units import DASH, human_seconds, plural
 from fednlp.reports.document import (
     Block,
     Code,
@@ -14,9 +14,9 @@ from fednlp.reports.document import (
     Text,
     heading_anchor,
 )
-from fednlp.reproduction.agreement import Values, interval
-from fednlp.reproduction.manifest import OF_PARTITIONS, Measure
-from fednlp.reproduction.results import Finding, FoundColumn, Machine, PaperResults, Results
+from fednlp.reproduction.manifest import OF_PARTITIONS
+from fednlp.reproduction.results import Finding, FoundClaim, FoundColumn, Machine, PaperResults, Results
+from fednlp.reproduction.shown import published, text_of
 
 OVERVIEW = "index"
 """The stem of the overview."""
@@ -35,9 +35,14 @@ _READING = (
         "rank correlation",
         "Spearman's, between the rows of a column and the published ones, from three rows on",
     ),
-    ("time", "measured for all runs of a table; tables that share runs share their time"),
+    ("what was tried", "why a claim disagrees here, as far as runs or the cost model show it"),
+    (
+        "time",
+        "measured by the clock for all runs of a table, so it is longer on a machine that had other work; CPU time is "
+        "that of all processes of the runs; tables that share runs share their time",
+    ),
 )
-_BYTES: tuple[Measure, ...] = ("sent", "sent a round", "sent to target", "memory")
+_JUDGED = ("Claim of the paper", "Found here", "What was tried")
 _STATES = {"made": "made", "in part": "made in part", "not made": "not made", "impossible": "nothing to make"}
 
 
@@ -50,29 +55,6 @@ def pages(results: Results, drawn: Mapping[str, Picture]) -> dict[str, Document]
     """
     made = {paper.stem: _paper_page(paper, drawn) for paper in results.papers}
     return {OVERVIEW: _overview(results)} | made
-
-
-def text_of(measure: Measure, values: Values) -> str:
-    """Return a figure for people: the mean over seeds ± half of its 95 % interval.
-
-    >>> text_of("score", {0: 50.0, 1: 52.0}), text_of("sent", {0: 2e9, 1: 2e9})
-    ('51.0 ± 12.7', '2 GB')
-    """
-    mean, half = interval(list(values.values()))
-    show = _format(measure)
-    return f"{show(mean)} ± {show(half)}" if half else show(mean)
-
-
-def _format(measure: Measure) -> Callable[[float], str]:
-    if measure in _BYTES:
-        return human_bytes
-    if "time" in measure:
-        return human_seconds
-    if measure in ("training loss", *OF_PARTITIONS):
-        return "{:.3f}".format
-    if measure in ("energy", "rounds to target"):
-        return "{:,.0f}".format
-    return "{:.1f}".format
 
 
 # ------------------------------------------------------------------------------------------- the overview
@@ -118,7 +100,10 @@ def _papers(results: Results) -> Grid:
         counts = [str(states.count(state)) for state in ("made", "in part", "not made")]
         time = human_seconds(paper.seconds) if paper.seconds else DASH
         rows.append([_word(paper), paper.title, *counts, _agreeing(paper.entries), time])
-    notes = ["Drawings and descriptions, of which nothing can be made, are not counted."]
+    notes = [
+        "Drawings and descriptions, of which nothing can be made, are not counted.",
+        "A claim that two papers make is counted for each of them, also where they share the runs.",
+    ]
     return Grid(heads, rows, notes, words=True, links=[paper.stem for paper in results.papers])
 
 
@@ -132,13 +117,16 @@ def _against(results: Results) -> Grid:
         for paper in results.papers
         for entry in paper.entries
         for claim in entry.claims
-        if claim.verdict.holds is False
+        if claim.disagrees
     ]
-    rows = [
-        [f"{_word(paper)} {entry.title}", claim.says, claim.verdict.text] for paper, entry, claim in found
-    ]
+    rows = [[f"{_word(paper)} {entry.title}", *_judged(claim)] for paper, entry, claim in found]
     links = [f"{paper.stem}#{heading_anchor(entry.title)}" for paper, entry, _ in found]
-    return Grid(["Table or figure", "Claim of the paper", "Found here"], rows, words=True, links=links)
+    return Grid(["Table or figure", *_JUDGED], rows, words=True, links=links)
+
+
+def _judged(claim: FoundClaim) -> list[str]:
+    """Return a claim, what was found of it, and what was tried where it disagrees."""
+    return [claim.says, claim.verdict.text, claim.tried if claim.disagrees else ""]
 
 
 def _word(paper: PaperResults) -> str:
@@ -164,7 +152,7 @@ def _paper_page(paper: PaperResults, drawn: Mapping[str, Picture]) -> Document:
         ReportSection("Not finished", [_unfinished(missing)] if missing else []),
         ReportSection(
             "Nothing to make",
-            [Grid(["Table or figure", "Shows", "Why"], others, words=True)] if others else [],
+            [Grid(["Table or figure", "Shows", "Why"], others, words=True, marked=True)] if others else [],
         ),
         ReportSection("Machines", [KeyValues(_machines(paper))] if paper.machines else []),
     ]
@@ -195,12 +183,13 @@ def _unfinished(missing: Sequence[Finding]) -> Grid:
     for entry in missing:
         how = "measured" if entry.measured else "estimated"
         expected = f"{human_seconds(entry.expected)} ({how})" if entry.expected else DASH
-        rows.append([entry.title, entry.shows, entry.reason, expected, entry.command])
+        rows.append([entry.title, entry.shows, entry.reason, expected, f"`{entry.command}`"])
     notes = [
         "Expected time: of all seeds, as the manifest of the paper has it. What is left is scaled by how much longer "
         "finished runs took here than expected."
     ]
-    return Grid(["Table or figure", "Shows", "Why", "Expected time", "Command"], rows, notes, words=True)
+    heads = ["Table or figure", "Shows", "Why", "Expected time", "Command"]
+    return Grid(heads, rows, notes, words=True, marked=True)
 
 
 def _machines(paper: PaperResults) -> list[tuple[str, str]]:
@@ -223,8 +212,8 @@ def _blocks(entry: Finding, drawn: Mapping[str, Picture]) -> Iterator[Block]:
     else:
         yield Text(" ".join(notes))
     if entry.claims:
-        rows = [[claim.says, claim.verdict.text] for claim in entry.claims]
-        yield Grid(["Claim of the paper", "Found here"], rows, words=True)
+        width = 3 if any(claim.disagrees and claim.tried for claim in entry.claims) else 2
+        yield Grid(_JUDGED[:width], [_judged(claim)[:width] for claim in entry.claims], words=True)
     yield from (drawn[picture.name] for picture in entry.pictures if picture.name in drawn)
 
 
@@ -236,23 +225,16 @@ def _table(entry: Finding, notes: Sequence[str]) -> Grid:
         *(f"{column.name} (here)" for column in entry.columns),
     ]
     mixed = len(_seed_counts(entry)) > 1
-    published = {name: _published(entry, name) for name in entry.published}
+    texts_of = {name: published(entry, name) for name in entry.published}
     rows = [
         [
             row.name,
-            *(texts.get(row.name, DASH) for texts in published.values()),
+            *(texts.get(row.name, DASH) for texts in texts_of.values()),
             *(_cell(column, row.name, mixed) for column in entry.columns),
         ]
         for row in entry.rows
     ]
     return Grid(heads, rows, notes)
-
-
-def _published(entry: Finding, name: str) -> dict[str, str]:
-    """Return a published column by row, all of it with the same number of decimals."""
-    values = {row.name: row.published[name] for row in entry.rows if name in row.published}
-    decimals = max(len(f"{value:.10f}".rstrip("0").partition(".")[2]) for value in values.values())
-    return {row: f"{value:,.{decimals}f}" for row, value in values.items()}
 
 
 def _cell(column: FoundColumn, row: str, mixed: bool) -> str:
@@ -267,7 +249,9 @@ def _notes(entry: Finding) -> Iterator[str]:
     of = "" if entry.finished == entry.runs else f"{entry.finished} of "
     seeds = f", {_seeds(entry)}" if _seed_counts(entry) else ""
     mixed = " (n)" if len(_seed_counts(entry)) > 1 else ""
-    yield f"{of}{plural(entry.runs, what)} done in {human_seconds(entry.seconds)} (measured){seeds}{mixed}."
+    computed = f"; CPU time {human_seconds(entry.cpu_seconds)}" if entry.cpu_seconds else ""
+    measured = f"{human_seconds(entry.seconds)} (measured{computed})"
+    yield f"{of}{plural(entry.runs, what)} done in {measured}{seeds}{mixed}."
     for column in entry.columns:
         if column.spearman is not None:
             rank = f"over {column.ranked} rows is {column.spearman:.2f}"

@@ -69,18 +69,19 @@ def reproduce(
         FednlpError: An unknown paper, entry or data set, or a folder with other files. What goes wrong in one run, or
             is damaged there, is written to the page, and the others are made.
     """
-    wanted = find_papers(request.papers)
+    names = [str(Path(name).resolve()) if name.endswith(".toml") else name for name in request.papers]
+    wanted = find_papers(names)
     check(list(wanted.values()), request)
     callback = callback or default_callback()
     end = now() + budget
     with folder.opened(out) as record:
-        record.remember(request.papers, request.data)
+        record.remember(names, request.data)
         shown = find_papers(_that_are_left(record.papers))
         preparation = Preparation(out, record.data, request.overrides, request.most_seeds)
         works = [preparation.prepare(paper, entry) for paper in shown.values() for entry in paper.entries]
         folder.write(out, record)
-        names = {paper.name for paper in wanted.values()}
-        asked = [work for work in works if work.paper.name in names and is_asked(work.entry, request.only)]
+        titles = {paper.name for paper in wanted.values()}
+        asked = [work for work in works if work.paper.name in titles and is_asked(work.entry, request.only)]
         making = Making(asked, out, record, callback, end, now)
         try:
             making.make()

@@ -41,10 +41,22 @@ class FoundRow(_Part):
 
 
 class FoundClaim(_Part):
-    """A claim of the paper and what was found of it."""
+    """A claim of the paper and what was found of it.
+
+    Attributes:
+        says: The claim.
+        verdict: What was found.
+        tried: Why it may disagree, and what was tried; empty where nothing was.
+    """
 
     says: str
     verdict: Verdict
+    tried: str = ""
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether what was found contradicts it."""
+        return self.verdict.holds is False
 
 
 class FoundPicture(_Part):
@@ -68,6 +80,7 @@ class Finding(_Part):
         runs: Number of its runs, or partitions.
         finished: How many are finished.
         seconds: What these and the begun ones took, measured.
+        cpu_seconds: CPU seconds of their processes; None where that of one of them is not known.
         expected: Seconds that the manifest expects of all runs together.
         measured: Whether those were measured; otherwise they are an estimate.
         rows: Rows with the published figures.
@@ -86,6 +99,7 @@ class Finding(_Part):
     runs: int
     finished: int
     seconds: float
+    cpu_seconds: float | None = None
     expected: float
     measured: bool
     rows: list[FoundRow]

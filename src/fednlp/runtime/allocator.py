@@ -11,7 +11,7 @@ from functools import cache
 _TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
 """Numbers of the settings in malloc.h."""
 _MOST = 2**31 - 1
-_BLOCK = 32 << 20
+LARGE_BLOCK = 32 << 20
 """Larger blocks are pages of their own, which go back once they are freed: as far as glibc goes by itself."""
 
 
@@ -27,7 +27,7 @@ def keep_freed_memory(most: int = _MOST) -> None:
     with suppress(AttributeError, OSError):
         mallopt = ctypes.CDLL(None).mallopt
         mallopt(_TRIM_THRESHOLD, most)
-        mallopt(_MMAP_THRESHOLD, _BLOCK)
+        mallopt(_MMAP_THRESHOLD, LARGE_BLOCK)
 
 
 def share_freed_memory() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from fednlp.errors import ConfigError
+from fednlp.formatting.units import plural
 
 WORKER = "FEDNLP_WORKER"
 """The variable in which a worker process is told its number on its machine."""
@@ -104,7 +105,7 @@ def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None =
         )
     if len(counts) != gpus or (gpus and not sum(counts)):
         raise ConfigError(
-            f"{mapping} gives {name} the workers {counts}, and it has {gpus} GPU{'s' * (gpus != 1)} "
+            f"{mapping} gives {name} the workers {counts}, and it has {plural(gpus, 'GPU')} "
             "(CUDA_VISIBLE_DEVICES may hide some): say one number for each GPU, and at least one worker"
         )
     return counts

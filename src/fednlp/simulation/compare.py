@@ -9,6 +9,7 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
+from fednlp.formatting.units import plural
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.run import resume, run
@@ -170,7 +171,7 @@ def compare(
     runs = plan(experiment, algorithms, baselines or [], seeds, out, settings)
     done = sum(planned.state == "done" for planned in runs)
     if done:
-        callback.log(f"{done} of {len(runs)} runs are done already")
+        callback.log(f"{done} of {plural(len(runs), 'run')} done already")
     for planned in runs:
         complete(planned, callback)
     return runs

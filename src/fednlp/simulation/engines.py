@@ -1,6 +1,7 @@
 """The engine of a run, and how many workers it has."""
 
 import os
+from typing import Any
 
 import torch
 
@@ -23,13 +24,10 @@ _ENGINE_PARTS = ("start", "publish", "do", "close", "__len__", "__enter__", "__e
 @timed(IMPORTS)
 def open_engine(experiment: Experiment) -> Engine:
     """Start the workers, which import most dependencies of all models beforehand."""
-    name, address = experiment.runtime.engine, experiment.runtime.address
-    if name == "pool" and rank_of()[1] > 1:
-        name = "mpi"
+    name, further = _named(experiment), _further(experiment)
     build = load(ENGINES.get(name, name), "runtime.engine")
     preload = ("fednlp.models.preloaded",)
     workers = _workers(experiment, elsewhere=name in ("mpi", "ray"))
-    further = {} if address is None else {"address": address}
     try:
         made: Engine = build(
             workers, "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload, **further
@@ -44,6 +42,30 @@ def open_engine(experiment: Experiment) -> Engine:
             f'runtime.engine = "{name}" is no engine: it has no {lacking[0]} (see fednlp.runtime.engine.Engine)'
         )
     return made
+
+
+def _named(experiment: Experiment) -> str:
+    """Return the engine's name; several ranks of MPI are workers, whether the engine is named or not.
+
+    Raises:
+        ConfigError: Ray is named, and ``mpirun`` started this process.
+    """
+    name, (_, ranks) = experiment.runtime.engine, rank_of()
+    if name == "ray" and ranks > 1:
+        raise ConfigError(
+            f'runtime.engine = "ray" starts its own workers, and the {ranks} ranks of mpirun would be idle: start the '
+            "command without mpirun, or leave runtime.engine out, so that the ranks are the workers"
+        )
+    return "mpi" if name == "pool" and ranks > 1 else name
+
+
+def _further(experiment: Experiment) -> dict[str, Any]:
+    """Return the arguments of an engine that not every engine takes."""
+    runtime = experiment.runtime
+    further: dict[str, Any] = {} if runtime.address is None else {"address": runtime.address}
+    if runtime.engine == "ray":
+        further["gpus"] = not runtime.device.startswith("cpu")
+    return further
 
 
 def _workers(experiment: Experiment, elsewhere: bool) -> int:

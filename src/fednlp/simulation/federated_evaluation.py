@@ -14,6 +14,7 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, SecureAbort
 from fednlp.federated.runtime import MODEL
+from fednlp.formatting.units import plural
 from fednlp.runtime.messages import ClientSums, ClientSumsRequest
 from fednlp.simulation.context import RunContext
 from fednlp.tasks.base import Task
@@ -89,7 +90,7 @@ def check_federated_evaluation(experiment: Experiment, task: Task, test_offsets:
             sums_params(experiment, clients, num_sums(summable))
         except ConfigError as error:
             raise ConfigError(
-                f"evaluation.federated: {clients} clients have test examples of their own: {error}"
+                f"evaluation.federated over {plural(clients, 'client')} with test examples: {error}"
             ) from None
     missing = unsummed(task)
     return [f"evaluation.federated leaves out {', '.join(missing)}: no function of sums"] if missing else []

@@ -16,7 +16,7 @@ import numpy as np
 from fednlp.clock import EVALUATION, timed
 from fednlp.disk import atomic
 from fednlp.federated.store import ClientStore
-from fednlp.formatting.units import human_bytes
+from fednlp.formatting.units import human_bytes, plural
 from fednlp.runtime.messages import ClientModelResult
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.evaluate import (
@@ -115,8 +115,8 @@ def _keeps_models(context: RunContext, run: RunDir) -> bool:
     run.client_models.unlink(missing_ok=True)
     if needed + _LEAVE_FREE > free:
         context.log(
-            f"warning: the models of {clients} clients are not kept: they need {human_bytes(needed)}, and the disk of "
-            f"{run.folder} has {human_bytes(free)} left"
+            f"warning: the models of {plural(clients, 'client')} are not kept: they need {human_bytes(needed)}, and "
+            f"the disk of {run.folder} has {human_bytes(free)} left"
         )
         return False
     ClientStore(run.client_models, fields).close()
@@ -127,9 +127,11 @@ def _warn(context: RunContext, failed: list[dict[str, Any]], untrained: int) -> 
     for one in failed[:_WARNINGS]:
         context.log(f"warning: client {one['client']} failed in its fine-tuning steps: {one['reason']}")
     if len(failed) > _WARNINGS:
-        context.log(f"warning: {len(failed) - _WARNINGS:,} more clients failed in their fine-tuning steps")
+        context.log(
+            f"warning: {plural(len(failed) - _WARNINGS, 'more client')} failed in their fine-tuning steps"
+        )
     if untrained:
-        context.log(f"{untrained:,} clients have nothing to train on and take no fine-tuning steps")
+        context.log(f"no fine-tuning steps for {plural(untrained, 'client')} without training examples")
 
 
 def cross_client_evaluation(context: RunContext, results: list[ClientModelResult]) -> dict[str, Any]:

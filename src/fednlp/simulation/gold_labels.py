@@ -11,6 +11,7 @@ from fednlp.data.features import open_features
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.filtering import filter_at_random, filter_clients
 from fednlp.fewshot.gold import GoldLabels, draw_gold_labels
+from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.partition.embed import embed
 from fednlp.partition.index import IntArray
@@ -51,7 +52,7 @@ def _representative(context: RunContext, gold: GoldLabels) -> NDArray[np.bool_]:
     fewshot, partition = context.experiment.fewshot, context.partition
     assert fewshot is not None
     assert fewshot.filter_ratio is not None
-    context.log(f"embedding {int(gold.usable.sum()):,} texts for filtering (once; kept in the cache)")
+    context.log(f"embedding {plural(int(gold.usable.sum()), 'text')} for filtering (once; kept in the cache)")
     own = [np.sort(partition.train(client)) for client in range(partition.num_clients)]
     own = [numbers[gold.usable[numbers]] for numbers in own]
     texts = np.concatenate(own)

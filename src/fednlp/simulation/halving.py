@@ -41,7 +41,7 @@ def stages(trials: int, rounds: int) -> tuple[Stage, ...]:
     if not first:
         raise ConfigError(
             f"{plural(rounds, 'round')} cannot be halved for {trials} trials: "
-            f"give at least {1 << (len(sizes) - 1)} rounds, or fewer trials"
+            f"give at least {plural(1 << (len(sizes) - 1), 'round')}, or fewer trials"
         )
     return tuple(Stage(size, first << number) for number, size in enumerate(sizes))
 

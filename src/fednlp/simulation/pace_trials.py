@@ -111,12 +111,16 @@ class PaceTrials:
             wave = left[: wave_size(left, idle)]
             rng = generator(self.context.experiment.seed, "pace trials", state.round)
             groups = deal_groups(wave, sizes, self.judge.holder.candidates, idle, rng)
-            self._keep(begin_wave(search, groups, self._score(state.params)))
+            again = bool(
+                search.tried
+            )  # the control of the wave before has the run's model, which was judged then
+            started = search.started if again else self._score(state.params)
+            self._keep(begin_wave(search, groups, started))
             before = {name: vector.clone() for name, vector in state.vectors.items() if _is_label(name)}
             state.vectors.update({f"{_BEFORE}.{name}": vector for name, vector in before.items()})
             for number in range(1, len(groups)):
                 self._store(number, State(0, state.layout, *self._own(state)))
-            for client, texts in self._judging():
+            for client, texts in [] if again else self._judging():
                 self.judge.count(client, texts)
         elif search.age == search.rules.trial_rounds - 1:
             for client, texts in self._judging():

@@ -15,6 +15,16 @@ from fednlp.partition.index import IntArray
 _H5 = (".h5", ".hdf5")
 
 
+def check_partition_name(path: Path) -> None:
+    """Check that the name of a partition's file says how it is written.
+
+    Raises:
+        PartitionError: It says something else.
+    """
+    if path.suffix.lower() not in (".npz", *_H5):
+        raise PartitionError(f"--out {path}: name it .npz, or .h5 as the original FedNLP has it")
+
+
 def read_partition_file(
     options: PartitionOptions, data: TextData, path_of_data: str | list[str] | None = None
 ) -> Partition:

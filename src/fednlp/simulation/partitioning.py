@@ -17,7 +17,7 @@ from fednlp.partition.entities import entity_labels
 from fednlp.simulation.assignment import BY_LABEL, build_partition, entities
 from fednlp.simulation.components import Log, open_data
 from fednlp.simulation.data_profile import holders_of
-from fednlp.simulation.partition_file import write_partition_file
+from fednlp.simulation.partition_file import check_partition_name, write_partition_file
 
 _NAMED = 20
 """Maximum number of clients that are named one by one."""
@@ -35,10 +35,13 @@ def partition_source(
         log: Called with a message before each slow step, and with notes on the data.
 
     Raises:
-        FednlpError: The data cannot be loaded, or the partition cannot be built.
+        FednlpError: The data cannot be loaded, the partition cannot be built, or the name of ``out`` is no file's of a
+            partition.
     """
     from fednlp.partition import overview, save_plots, summary
 
+    if out is not None:
+        check_partition_name(out)
     experiment = experiment.settled()
     data = open_data(experiment, log)
     for note in data.notes:

@@ -10,6 +10,7 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.cohort import Population, uniform_cohort
+from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.privacy.dp import DPMechanism
 from fednlp.privacy.noise import sum_distance
@@ -105,8 +106,8 @@ def _require_cohorts(algorithm: Algorithm, experiment: Experiment, population: P
     drawn = algorithm.sample(population, 1)
     if len(drawn.clients) != size:
         raise ConfigError(
-            f"the cohorts of {algorithm.name} have {len(drawn.clients)} clients, and [privacy] and [secure] go by "
-            f"clients_per_round = {size}: make the two the same"
+            f"the cohorts of {algorithm.name} have {plural(len(drawn.clients), 'client')}, and [privacy] and [secure] "
+            f"go by clients_per_round = {size}: make the two the same"
         )
     if privacy is not None and drawn != uniform_cohort(size)(population, 1):
         raise ConfigError(

@@ -12,6 +12,7 @@ from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithm import Algorithm
+from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import require_trackers
@@ -226,7 +227,7 @@ def _shared_out(
     partition = build_partition(experiment, components.data, callback.log)
     if partition.num_clients < experiment.min_clients:
         raise ConfigError(
-            f"min_clients = {experiment.min_clients}, but there are only {partition.num_clients} clients "
+            f"min_clients = {experiment.min_clients}, but the partition has {plural(partition.num_clients, 'client')} "
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
     return as_tested(experiment, components, partition), partition

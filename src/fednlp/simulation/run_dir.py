@@ -29,12 +29,14 @@ from typing import TYPE_CHECKING, Any
 from safetensors import SafetensorError
 
 from fednlp import config
-from fednlp.checked_json import SavedRound, damaged, parse_json, read_json, read_toml
+from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_toml
+from fednlp.checked_json.shapes import SavedRound
 from fednlp.config import Experiment
 from fednlp.disk import atomic, locked, writing
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.federated.state import State
+from fednlp.formatting.units import plural
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -143,7 +145,7 @@ class RunDir:
         """
         path = self.folder / "resolved.toml"
         if not path.is_file():
-            raise RunError(f"{self.folder} is no run directory: it has no resolved.toml")
+            raise no_run_directory(self.folder)
         try:
             return config.parse(read_toml(path), str(path))
         except (OSError, ValueError) as error:
@@ -197,8 +199,8 @@ class RunDir:
         lines = self.round_lines(upto)
         if [line["round"] for line in lines] != list(range(1, upto + 1)):
             raise RunError(
-                f"{self.folder / 'rounds.jsonl'} has {len(lines)} whole lines of the {upto} rounds done: "
-                f"{start_again(self.folder)}"
+                f"{self.folder / 'rounds.jsonl'} has {plural(len(lines), 'whole line')} of {plural(upto, 'round')} "
+                f"done: {start_again(self.folder)}"
             )
         self.write_rounds(lines)
         return lines

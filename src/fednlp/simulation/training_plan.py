@@ -25,7 +25,7 @@ from fednlp.fewshot.depth_capacity import (
 )
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.components import Log
-from fednlp.simulation.resource_estimation import PlanCost, PlanEstimator
+from fednlp.simulation.plan_estimation import PlanCost, PlanEstimator
 from fednlp.simulation.run import run
 
 OnProgress = Callable[[int, int, str], None]

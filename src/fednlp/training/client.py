@@ -11,13 +11,14 @@ from fednlp.clock import DISK, timed
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, Result, TrainRequest, Update, failed
+from fednlp.federated.client import ClientResult, Result, TrainRequest, failed
 from fednlp.federated.communication import bytes_down, encode_update
 from fednlp.federated.pulling import choose, distances
 from fednlp.federated.sent import Sent
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, check_finite, count_nonfinite
 from fednlp.federated.transforms import RngKey
+from fednlp.federated.update import Update
 from fednlp.federated.upload import Upload, masked_tail
 from fednlp.tasks.base import Task
 from fednlp.tasks.whole_sums import steps

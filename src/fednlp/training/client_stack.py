@@ -57,7 +57,9 @@ class ClientStack:
         )
         self._gradient = torch.zeros_like(self._live)
         self._leaves: dict[str, Tensor] = {}
-        self._rows: list[int] = []
+        self._texts: list[int] = []
+        self._masks: list[Tensor] = []
+        self._tokens: list[int] = []
 
     def __len__(self) -> int:
         """Return how many clients there is room for."""
@@ -106,7 +108,8 @@ class ClientStack:
         """
         inputs = [model_inputs(batch) for batch in batches]
         shapes = [one["input_ids"].shape for one in inputs]
-        self._rows = [rows for rows, _ in shapes]
+        self._texts, self._tokens = [texts for texts, _ in shapes], []
+        self._masks = [one["attention_mask"] for one in inputs]
         longest = max(length for _, length in shapes)
         padding = {"input_ids": getattr(self.task, "padding", 0)}
         joined = {
@@ -119,7 +122,7 @@ class ClientStack:
             for name in inputs[0]
         }
         made = self.replica.model(**joined)
-        outputs = {name: torch.split(made[name], self._rows) for name in _OUTPUTS if name in made}
+        outputs = {name: torch.split(made[name], self._texts) for name in _OUTPUTS if name in made}
         found = []
         for client, (batch, (_, length)) in enumerate(zip(batches, shapes, strict=True)):
             own = {name: _cut(name, parts[client], length) for name, parts in outputs.items()}
@@ -155,20 +158,17 @@ class ClientStack:
         """Compute a layer, each client's rows with its own weights.
 
         Raises:
-            ConfigError: The layer is not called with a row a text.
+            ConfigError: The layer is called neither with a row a text nor, without padding, with one a token.
         """
-        if rows.shape[0] != sum(self._rows):
-            raise ConfigError(
-                f"{_KEY}: {path} does not compute each text by itself: leave clients_at_once out"
-            )
+        parts = self._parts(path, len(rows))
         tensors = {
             name: self._leaves.get(f"{path}.{name}", tensor)
             for name, tensor in layer.named_parameters(recurse=False)
         }
         stacked = {name for name in tensors if f"{path}.{name}" in self._leaves}
-        clients = len(self._rows)
+        clients = len(parts)
         weight, bias = tensors["weight"], tensors.get("bias")
-        if isinstance(layer, nn.Linear) and "weight" in stacked and len({*self._rows}) == 1:
+        if isinstance(layer, nn.Linear) and "weight" in stacked and len({*parts}) == 1:
             laid = rows.reshape(clients, -1, rows.shape[-1])
             if bias is None:
                 found = torch.bmm(laid, weight.mT)
@@ -181,9 +181,21 @@ class ClientStack:
                 one(
                     part, *(tensor[client] if name in stacked else tensor for name, tensor in tensors.items())
                 )
-                for client, part in enumerate(torch.split(rows, self._rows))
+                for client, part in enumerate(torch.split(rows, parts))
             ]
         )
+
+    def _parts(self, path: str, rows: int) -> list[int]:
+        """Return how many of a layer's rows are each client's."""
+        if rows == sum(self._texts):
+            return self._texts
+        if not self._tokens:
+            self._tokens = [int(mask.sum()) for mask in self._masks]
+        if rows != sum(self._tokens):
+            raise ConfigError(
+                f"{_KEY}: {path} does not compute each text by itself: leave clients_at_once out"
+            )
+        return self._tokens
 
 
 def trained_layers(replica: Replica) -> dict[str, nn.Module]:

@@ -15,6 +15,7 @@ For the backward pass one byte an element is kept of a mask, and of attention th
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def dropout(input: Tensor, p: float = 0.5, training: bool = True, inplace: bool 
     if not training or not 0 < p < 1 or input.device.type != "cpu":
         return _DROPOUT(input, p, training, inplace)
     if inplace:
-        return input.mul_(_noise(_kept(input, p), input.dtype, p))
+        return input.mul_(_thinned(input.new_ones(()), _kept(input, p), p))
     found: Tensor = _Dropped.apply(input, p)  # type: ignore[no-untyped-call]
     return found
 
@@ -101,19 +102,19 @@ def _softmax(scores: Tensor, mask: Tensor | None) -> Tensor:
 
 
 class _Dropped(torch.autograd.Function):
-    """Elements times their noise."""
+    """Elements, thinned."""
 
     @staticmethod
     def forward(ctx: Any, input: Tensor, p: float) -> Tensor:
         kept, ctx.p = _kept(input, p), p
         ctx.save_for_backward(kept)
-        return input * _noise(kept, input.dtype, p)
+        return _thinned(input, kept, p)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (kept,) = ctx.saved_tensors
-        return gradient * _noise(kept, gradient.dtype, ctx.p), None
+        return _thinned(gradient, kept, ctx.p), None
 
 
 class _DroppedProduct(torch.autograd.Function):
@@ -124,15 +125,15 @@ class _DroppedProduct(torch.autograd.Function):
         kept, ctx.p = _kept(weights, p), p
         value = value.contiguous()  # products copy it otherwise, each by itself
         ctx.save_for_backward(weights, value, kept)
-        return _noise(kept, weights.dtype, p).mul_(weights) @ value
+        return _thinned(weights, kept, p) @ value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None]:
         weights, value, kept = ctx.saved_tensors
-        noise, gradient = _noise(kept, weights.dtype, ctx.p), gradient.contiguous()
-        of_value = (weights * noise).transpose(-2, -1) @ gradient
-        return (gradient @ value.transpose(-2, -1)).mul_(noise), of_value, None
+        gradient = gradient.contiguous()
+        of_value = _thinned(weights, kept, ctx.p).transpose(-2, -1) @ gradient
+        return _thinned(gradient @ value.transpose(-2, -1), kept, ctx.p), of_value, None
 
 
 def _dropped(p: float) -> int:
@@ -146,8 +147,14 @@ def _kept(like: Tensor, p: float) -> Tensor:
     return torch.from_numpy(np.greater_equal(words, np.int16(_dropped(p) - _WORDS // 2))).view(like.shape)
 
 
-def _noise(kept: Tensor, dtype: torch.dtype, p: float) -> Tensor:
-    """Return what dropout multiplies by: 0 for what is dropped, else what keeps the expectation."""
-    noise = torch.empty(kept.shape, dtype=dtype)
-    torch.ge(kept.view(torch.int8), 1, out=noise)
-    return noise.mul_(_WORDS / (_WORDS - _dropped(p)))
+def _thinned(elements: Tensor, kept: Tensor, p: float) -> Tensor:
+    """Return what dropout makes of elements: 0 for what is dropped, and the others scaled to keep the expectation."""
+    dtype = elements.dtype
+    found = kept.view(torch.uint8).to(dtype)  # then one pass; a product with the bytes themselves is slower
+    return torch.addcmul(elements.new_zeros(()), elements, found, value=_factor(p, dtype), out=found)
+
+
+@cache
+def _factor(p: float, dtype: torch.dtype) -> float:
+    """Return what the elements that are kept are multiplied by, rounded to their precision."""
+    return float(torch.tensor(_WORDS / (_WORDS - _dropped(p)), dtype=dtype))

@@ -49,9 +49,16 @@ class _Texts:
 
     def rows(self, tokens: Tensor) -> Tensor:
         """Return tokens laid back into rows, (texts, longest, width), with zeros as padding."""
+        if self._mask is None:
+            return tokens.unflatten(0, self.shape)
         texts, longest = self.shape
         padded = tokens.new_zeros(texts * longest, tokens.shape[-1])
         return padded.index_copy(0, self.places, tokens).view(texts, longest, -1)
+
+    def laid_end_to_end(self, rows: Tensor) -> Tensor:
+        """Return the tokens of rows, (texts, longest, width), without the padding."""
+        tokens = rows.flatten(0, 1)
+        return tokens if self._mask is None else tokens[self.places]
 
     def attention(
         self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, scale: float
@@ -64,8 +71,8 @@ class _Texts:
             for tokens in (laid, self.rows(key), self.rows(value))
         )
         found = F.scaled_dot_product_attention(q, k, v, self._mask, dropout, scale=scale)
-        found = found.transpose(1, 2).flatten(2).flatten(0, 1)
-        return found if firsts else found[self.places]
+        found = found.transpose(1, 2).flatten(2)
+        return found.flatten(0, 1) if firsts else self.laid_end_to_end(found)
 
 
 def _bert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
@@ -166,7 +173,7 @@ class PaddingFree:
             hidden_states = layer(hidden_states, attention_mask, **others)
         seen = hidden_states.new_ones(hidden_states.shape[:2]) if self._mask is None else self._mask
         texts = _Texts(seen.bool())
-        tokens = hidden_states.flatten(0, 1)[texts.places]
+        tokens = texts.laid_end_to_end(hidden_states)
         for layer in self.layers[self.padded :]:
             read = texts.firsts if self.first_only and layer is self.layers[-1] else None
             run = partial(self.compute, texts, layer)

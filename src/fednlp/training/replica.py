@@ -20,10 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from fednlp.federated.client import Gradient, Update
+from fednlp.federated.client import Gradient
 from fednlp.federated.gradients import changed_gradient
 from fednlp.federated.pages import lazy_zeros
 from fednlp.federated.sums import count_nonfinite
+from fednlp.federated.update import Update
 from fednlp.runtime.allocator import keep_freed_memory
 from fednlp.training.activation_cache import ActivationCache
 from fednlp.training.frozen_prefix import find_frozen_prefix

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from fednlp.federated.client import Update
+from fednlp.federated.update import Update
 from fednlp.training.replica import Replica
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fednlp.data.checks import answers_fault, valid_answers
+from fednlp.data.json_cells import answers_fault, valid_answers
 from fednlp.data.readers.squad import COLUMNS, MRQA_COLUMNS, mrqa, squad
 from fednlp.errors import DataError
 

@@ -19,9 +19,10 @@ from fednlp.federated.aggregators import kept_updates
 from fednlp.federated.aggregators.base import AggregatedUpdate
 from fednlp.federated.aggregators.krum import Krum, krum, scores
 from fednlp.federated.aggregators.whole_updates import squared_distances
-from fednlp.federated.client import ClientResult, TrainRequest, Update
+from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import Cohort, Population, RoundPlan, equally
 from fednlp.federated.params import Kind, Layout
+from fednlp.federated.update import Update
 from fednlp.runtime.shared import PrivateRoom
 
 SHAPES: dict[str, tuple[tuple[int, ...], Kind]] = {"w": ((2, 3), "parameter"), "words": ((4, 2), "parameter")}

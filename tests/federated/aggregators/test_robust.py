@@ -23,10 +23,11 @@ from fednlp.federated.aggregators.coordinate_wise import CoordinateWise
 from fednlp.federated.aggregators.kept_updates import UpdateFile
 from fednlp.federated.aggregators.median import Median, median
 from fednlp.federated.aggregators.trimmed_mean import TrimmedMean, cut_of, trimmed_mean
-from fednlp.federated.client import ClientResult, TrainRequest, Update
+from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import Cohort, Population, RoundPlan, equally
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.sums import NonFiniteUpdate
+from fednlp.federated.update import Update
 from fednlp.runtime.shared import PrivateRoom, SharedRoom, remove_scratch
 
 SHAPES: dict[str, tuple[tuple[int, ...], Kind]] = {

@@ -17,6 +17,7 @@ from fednlp.data.readers import h5
 from fednlp.data.split import Numbers
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
+from fednlp.formatting.units import plural
 
 METHODS: Mapping[str, str] = {"label": "niid_label", "quantity": "niid_quantity", "cluster": "niid_cluster"}
 """What a partition file calls a method of :data:`fednlp.partition.METHODS`, where it has another name."""
@@ -78,7 +79,7 @@ def read_partition(path: Path, method: str, train: ArrayLike, test: ArrayLike) -
         parts = h5.child(group, "partition_data", "group", str(path))
         if clients != len(parts) or not 1 <= clients <= _MOST_CLIENTS:
             raise DataError(
-                f"{path}:/{name}: n_clients is {clients:g}, and partition_data has {len(parts)} clients"
+                f"{path}:/{name}: n_clients is {clients:g}, and partition_data has {plural(len(parts), 'client')}"
             )
         ragged = [
             _read_split(parts, split, indices, path) for split, indices in (("train", train), ("test", test))

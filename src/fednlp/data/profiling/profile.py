@@ -23,6 +23,7 @@ from fednlp.data.profiling.text_issues import (
 )
 from fednlp.data.split import Numbers
 from fednlp.data.textdata import TextData
+from fednlp.formatting.units import plural
 
 _MOST_LINES = 8
 _FEW_LABELS = 5
@@ -79,7 +80,7 @@ class DataProfile:
         shown = serious if len(serious) <= room else serious[: room - 1]
         lines += shown
         if more := len(serious) - len(shown):
-            lines.append(f"and {more} more warning{'' if more == 1 else 's'}: fednlp data info lists them")
+            lines.append(f"and {plural(more, 'more warning')}: fednlp data info lists them")
         return lines
 
     def page(self) -> str:
@@ -154,11 +155,11 @@ def _sizes(statistics: DataStatistics) -> str:
 def _target_lines(statistics: DataStatistics, most: int) -> Iterator[str]:
     if statistics.num_labels is not None:
         named = ", ".join(
-            f"{_visible(label.name)} {label.train + label.test:,}" for label in statistics.labels[:most]
+            f"{_visible(label.name)} ({label.train + label.test:,})" for label in statistics.labels[:most]
         )
         more = statistics.num_labels - min(most, len(statistics.labels))
-        word = "tags" if statistics.task == "token-classification" else "labels"
-        yield f"{word}: {statistics.num_labels:,}: {named}{f' and {more:,} more' if more else ''}"
+        noun = "tag" if statistics.task == "token-classification" else "label"
+        yield f"{plural(statistics.num_labels, noun)}: {named}{f' and {more:,} more' if more else ''}"
     elif statistics.scores is not None:
         yield f"scores: {_scores(statistics.scores)}"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from fednlp.data.readers.text_io import filled_lines, numbered_lines
 from fednlp.data.store import Row
 from fednlp.errors import DataError
+from fednlp.formatting.units import plural
 
 COLUMNS = ("words", "tags")
 SCHEMES = ("auto", "iob1", "iob2", "none")
@@ -148,7 +149,7 @@ def _too_few(count: int, word: int, tag: int) -> str:
         named.get(one, f"column {one + 1}" if one >= 0 else f"column {-one} from the end")
         for one in (word, tag)
     ]
-    there = f"the line has {count} column{'' if count == 1 else 's'}"
+    there = f"the line has {plural(count, 'column')}"
     return f"{there}: write the word in {places[0]} and its tag in {places[1]}"
 
 

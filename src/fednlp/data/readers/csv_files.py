@@ -8,6 +8,7 @@ from pathlib import Path
 from fednlp.data.readers.text_io import LONGEST_LINE, is_gzipped, lines, numbered_lines
 from fednlp.data.store import Fault, Located
 from fednlp.errors import DataError
+from fednlp.formatting.units import plural
 
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 """What separates the cells of a file by the ending of its name, unless its header line shows another."""
@@ -153,7 +154,7 @@ def _rows(
         if len(record) == len(header):
             yield f"{path}:{start}", record
         else:
-            cells = f"{len(record)} cell{'' if len(record) == 1 else 's'}"
+            cells = plural(len(record), "cell")
             yield (
                 f"{path}:{start}",
                 Fault(

@@ -8,6 +8,7 @@ from fednlp.data.readers.csv_files import csv_records
 from fednlp.data.readers.text_io import filled_lines
 from fednlp.data.store import Row
 from fednlp.errors import DataError
+from fednlp.formatting.units import plural
 
 _INFERENCE = {"entailment": "entailment", "neutral": "neutral", "contradiction": "contradiction"}
 
@@ -107,7 +108,8 @@ def _names(cells: list[str], layout: TableLayout, task: str, where: str) -> tupl
 
 def _row(row: dict[str, str], count: int, layout: TableLayout, where: str, names: tuple[str, ...]) -> Row:
     if count != len(names):
-        raise DataError(f"{where}: {count} tab-separated cells where there are {len(names)} columns")
+        cells, columns = plural(count, "tab-separated cell"), plural(len(names), "column")
+        raise DataError(f"{where}: {cells}, and there should be {columns}")
     texts = [row[name].strip() for name in layout.texts]
     if not all(texts):
         raise DataError(f"{where}: the sentence is missing: fill it in or delete the line")

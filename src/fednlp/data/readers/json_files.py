@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any
 
 from fednlp.data.columns import LISTS, check_columns
-from fednlp.data.readers.text_io import filled_lines, read_chunks
+from fednlp.data.readers.text_io import conversion, filled_lines, read_chunks
 from fednlp.data.store import Fault, Located, Row
 from fednlp.errors import DataError
 
@@ -187,8 +187,7 @@ def json_document(path: Path) -> Any:
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
         raise DataError(
-            f"{path}:{line}: byte 0x{content[error.start]:02x} is not UTF-8: convert the file, "
-            f"e.g. iconv -f LATIN1 -t UTF-8"
+            f"{path}:{line}: byte 0x{content[error.start]:02x} is not UTF-8: {conversion(path)}"
         ) from None
     del content
     return parse_json(text, path, 1)

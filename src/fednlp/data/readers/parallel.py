@@ -8,6 +8,7 @@ from fednlp.data.readers.json_files import json_document
 from fednlp.data.readers.text_io import numbered_lines
 from fednlp.data.store import Row
 from fednlp.errors import DataError
+from fednlp.formatting.units import plural
 
 COLUMNS = ("source", "target")
 DOCUMENTATION_COLUMNS = ("source", "target", "id")
@@ -37,7 +38,7 @@ def parallel(path: Path, target: Path, keep_blank: bool = False) -> Iterator[Row
 def _unequal(path: Path, target: Path) -> str:
     counts = [sum(1 for _ in numbered_lines(one)) for one in (path, target)]
     return (
-        f"{path} has {counts[0]:,} lines and {target} {counts[1]:,}: line n of one must belong to line n of "
+        f"{path} has {plural(counts[0], 'line')} and {target} {counts[1]:,}: line n of one must belong to line n of "
         f"the other; take both files from the same place"
     )
 

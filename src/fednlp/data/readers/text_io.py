@@ -2,6 +2,7 @@
 
 import codecs
 import gzip
+import shlex
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -50,7 +51,7 @@ def without_bom(line: bytes, path: Path) -> bytes:
         DataError: The mark is that of UTF-16.
     """
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(f"{path}:1: the file is UTF-16, not UTF-8: convert it, e.g. iconv -f UTF-16 -t UTF-8")
+        raise DataError(f"{path}:1: the file is UTF-16, not UTF-8: {conversion(path, 'UTF-16')}")
     return line.removeprefix(codecs.BOM_UTF8)
 
 
@@ -73,8 +74,22 @@ def decode_line(line: bytes, path: Path, number: int, latin1: bool) -> str:
             return line.decode("latin-1")
         raise DataError(
             f"{path}:{number}: byte 0x{line[error.start]:02x} at position {error.start + 1} is not UTF-8: "
-            f"convert the file, e.g. iconv -f LATIN1 -t UTF-8"
+            f"{conversion(path)}"
         ) from None
+
+
+def conversion(path: Path, encoding: str = "WINDOWS-1252") -> str:
+    """Return what to type where a file is not UTF-8.
+
+    >>> conversion(Path("my notes.csv"))
+    "convert the file, such as with: iconv -f WINDOWS-1252 -t UTF-8 'my notes.csv' > 'utf8-my notes.csv'"
+    """
+    made = path.with_name(f"utf8-{path.name.removesuffix('.gz')}")
+    read = f"zcat {shlex.quote(str(path))} | " if path.suffix == ".gz" else ""
+    file = "" if read else f"{shlex.quote(str(path))} "
+    return (
+        f"convert the file, such as with: {read}iconv -f {encoding} -t UTF-8 {file}> {shlex.quote(str(made))}"
+    )
 
 
 def read_text(path: Path, latin1: bool = False) -> str:

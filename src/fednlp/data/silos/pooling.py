@@ -17,6 +17,7 @@ from fednlp.data.split import Numbers, hold_out
 from fednlp.data.store import Fault, Located, Rows
 from fednlp.data.textdata import positions
 from fednlp.errors import DataError
+from fednlp.formatting.units import plural
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -74,10 +75,11 @@ def open_silos(paths: Sequence[Path], tests: Sequence[Path], open_one: Open) -> 
             parts.append((f"{name} test", marked(own, {SILO: name, PART: "test"})))
     if len(tasks) > 1:
         raise DataError(f"the silos are for different tasks: {', '.join(sorted(str(one) for one in tasks))}")
-    counted = "1 silo" if len(train) == 1 else f"{len(train)} silos"
-    note = f"{counted} ({_listed(sorted(train))}), {_tests_of(len(train), with_test)}"
+    note = f"{plural(len(train), 'silo')} ({_listed(sorted(train))}), {_tests_of(len(train), with_test)}"
     rows = joined_rows(parts)
-    return Silos(replace(rows, shown=f"{len(train)} silos from {paths[0]} to {paths[-1]}"), tasks.pop(), note)
+    return Silos(
+        replace(rows, shown=f"{plural(len(train), 'silo')} from {paths[0]} to {paths[-1]}"), tasks.pop(), note
+    )
 
 
 def _tests_of(silos: int, with_test: int) -> str:

@@ -1,6 +1,7 @@
 """A session over a stream of an event loop, whatever the stream is."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
@@ -11,6 +12,31 @@ GOODBYE = 5.0
 """Seconds that the other end has to end a stream."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds until an end tries again to connect, after the first failure and at most."""
+
+
+def report_in_lines(loop: asyncio.AbstractEventLoop, log: Callable[[str], None]) -> None:
+    """Have what no one waits for in a loop, and fails, said in a line for people in place of a traceback.
+
+    Args:
+        loop: Of a driver.
+        log: Takes the line.
+    """
+
+    def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if not isinstance(error, asyncio.CancelledError):  # it was told to end
+            log(f"{context['message']}{'' if error is None else f': {error!r}'}")
+
+    loop.set_exception_handler(report)
+
+
+def hush(logger: str) -> None:
+    """Keep a library from writing tracebacks to the terminal; whoever sets up logging gets them.
+
+    Args:
+        logger: The name of its logger.
+    """
+    logging.getLogger(logger).addHandler(logging.NullHandler())
 
 
 async def drive(
@@ -40,6 +66,7 @@ async def drive(
         while (data := await read()) is not nothing_more:
             arrived()
             session.receive(data)
+            del data  # the next one may be a day away, and a server has as many of these as sites
             event.set()
 
     async def give() -> None:

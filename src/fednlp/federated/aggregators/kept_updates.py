@@ -39,9 +39,9 @@ from fednlp.formatting.units import human_bytes
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fednlp.federated.client import Update
     from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.params import Layout
+    from fednlp.federated.update import Update
 
 Values = NDArray[np.float32]
 VALUES_AT_ONCE = 1 << 20
@@ -227,6 +227,8 @@ def _nonzero_rows(delta: Tensor, layout: Layout) -> Tensor:
     """Return the numbers of the table's rows that are not all zero, int64."""
     import torch
 
+    from fednlp.federated.sums import nonzero_rows
+
     if layout.table is None:
         return torch.zeros(0, dtype=torch.int64)
-    return layout.rows(delta).any(1).nonzero().squeeze(1)
+    return nonzero_rows(layout.rows(delta))

@@ -14,9 +14,9 @@ from fednlp.seeds import generator
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fednlp.federated.client import AnyUpdate
     from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.sums import ExactSum
+    from fednlp.federated.update import AnyUpdate
 
 _CHUNK = 1 << 20
 
@@ -47,9 +47,9 @@ class NoisyMean(WeightedMean):
         Raises:
             NonFiniteUpdate: It holds NaN, infinity or a huge number; nothing was added.
         """
-        from fednlp.federated.client import Update
         from fednlp.federated.sums import check_finite
         from fednlp.federated.transforms import Clip, RngKey
+        from fednlp.federated.update import Update
 
         layout = total["model"].layout
         flat = update["model"].flat(layout)

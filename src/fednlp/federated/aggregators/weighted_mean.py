@@ -12,10 +12,10 @@ from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.sent import Sent
 
 if TYPE_CHECKING:
-    from fednlp.federated.client import AnyUpdate
     from fednlp.federated.cohort import RoundPlan
     from fednlp.federated.params import Layout
     from fednlp.federated.sums import ExactSum
+    from fednlp.federated.update import AnyUpdate
 
 
 class WeightedMean(Aggregator):

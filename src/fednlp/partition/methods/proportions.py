@@ -5,6 +5,7 @@ from typing import Annotated
 from pydantic import Field
 
 from fednlp.errors import PartitionError
+from fednlp.formatting.units import plural
 from fednlp.option_types import File
 from fednlp.partition.methods import Clients, partitioner
 from fednlp.partition.proportion_tables import columns_in_order, read_proportions
@@ -32,7 +33,7 @@ def proportions(
     count = len(table.shares)
     if clients not in (None, count):
         raise PartitionError(
-            f"{proportions} has rows for {count} clients, not {clients}: "
+            f"{proportions} has rows for {plural(count, 'client')}, not {clients}: "
             f"leave clients out, or say clients = {count}"
         )
     if request.label_names is None:

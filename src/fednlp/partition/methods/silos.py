@@ -1,6 +1,7 @@
 """Clients that are the files, or the folders, of the data."""
 
 from fednlp.errors import PartitionError
+from fednlp.formatting.units import plural
 from fednlp.partition.methods import Clients, partitioner
 from fednlp.partition.methods.natural import by_field
 from fednlp.partition.request import Assignment, Request
@@ -20,7 +21,7 @@ def silos(request: Request, clients: Clients | None = None) -> Assignment:
     made = by_field(request, "silos", "silo")
     if clients not in (None, made.clients):
         raise PartitionError(
-            f"there are {made.clients} silos, and clients = {clients}: leave clients out, or "
+            f"the data have {plural(made.clients, 'silo')}, and clients = {clients}: leave clients out, or "
             'share out the examples of all silos together, such as with method = "uniform"'
         )
     return made

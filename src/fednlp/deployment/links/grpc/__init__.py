@@ -16,12 +16,12 @@ except ImportError:
     raise MissingDependency("a deployment needs gRPC: run pip install 'fednlp[deployment]'") from None
 
 SERVICE, SESSION, ENROL = "fednlp.v1", "Session", "Enrol"
-KEPT = 64 << 20
-"""Bytes of freed memory that a process keeps for the next messages, as far as the C library is told so."""
 LOOKAHEAD = 16 << 20
 """Bytes that a peer whose certificate TLS has checked may send of a stream before they are read."""
 LOOKAHEAD_OF_STRANGERS = 256 << 10
 """The same behind a load balancer, where a stream has to prove who it is: the balancer is near, and this is enough."""
+READ = 1 << 20
+"""Bytes that are read of a connection at a time: a chunk, in place of many pieces of 8 KiB."""
 KEEPALIVE = 30.0
 """Seconds without a word after which an end asks whether the other is there; it has twice that to answer."""
 MOST_STREAMS = 1 << 14
@@ -42,6 +42,8 @@ def options(keepalive: float, most_message: int, lookahead: int = LOOKAHEAD) -> 
         ("grpc.http2.lookahead_bytes", lookahead),
         ("grpc.http2.bdp_probe", 0),  # it would let in more, and more again, whether it is read or not
         ("grpc.http2.max_frame_size", (16 << 20) - 1),  # a chunk in one frame, in place of 64
+        ("grpc.experimental.tcp_read_chunk_size", READ),
+        ("grpc.experimental.tcp_min_read_chunk_size", READ),
         ("grpc.max_receive_message_length", most_message),
         ("grpc.max_send_message_length", MOST_FRAME),
         ("grpc.keepalive_time_ms", round(keepalive * 1000)),

@@ -12,11 +12,19 @@ import grpc
 import grpc.aio
 
 from fednlp.deployment.frames import MOST_FRAME
-from fednlp.deployment.links import Session, Wake
-from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, KEPT, MOST_DETAILS, SERVICE, SESSION, options
+from fednlp.deployment.links import KEPT, Session, Wake
+from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
 from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, stream_metadata
 from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
-from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, waker
+from fednlp.deployment.links.streams import (
+    GOODBYE,
+    drive,
+    ends_within,
+    hush,
+    pause,
+    report_in_lines,
+    waker,
+)
 from fednlp.errors import ProtocolError, RunError
 from fednlp.runtime.allocator import keep_freed_memory
 
@@ -51,6 +59,8 @@ async def connect(
         RunError: The server does not let this client in.
     """
     keep_freed_memory(KEPT)
+    hush("grpc")
+    report_in_lines(asyncio.get_running_loop(), on_state)
     event, wake = waker()
     failures, lasted = 0, deque[float](maxlen=CUTS)
     while True:

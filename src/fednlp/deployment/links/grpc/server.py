@@ -16,11 +16,10 @@ import grpc
 import grpc.aio
 
 from fednlp.deployment.frames import MOST_FROM_SITE
-from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
+from fednlp.deployment.links import KEPT, MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
 from fednlp.deployment.links.grpc import (
     ENROL,
     KEEPALIVE,
-    KEPT,
     LOOKAHEAD,
     LOOKAHEAD_OF_STRANGERS,
     MOST_DETAILS,
@@ -31,7 +30,7 @@ from fednlp.deployment.links.grpc import (
 )
 from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
-from fednlp.deployment.links.streams import drive, waker
+from fednlp.deployment.links.streams import drive, hush, report_in_lines, waker
 from fednlp.deployment.links.system import allow_many_files, why_not_listening
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, ProtocolError, RunError
@@ -96,7 +95,9 @@ def serve(
     """
     allow_many_files()
     keep_freed_memory(KEPT)
+    hush("grpc")
     loop = asyncio.new_event_loop()
+    report_in_lines(loop, log)
     started: list[Any] = []
 
     async def start() -> None:

@@ -9,15 +9,9 @@ from contextlib import suppress
 from typing import Any
 
 from fednlp.deployment.links import NotThere
+from fednlp.deployment.links.mqtt.paho_client import CallbackAPIVersion, Client, MQTTv311
 from fednlp.deployment.names import broker_scheme
-from fednlp.errors import MissingDependency, RunError
-
-try:
-    import paho.mqtt.client as paho
-except ImportError:
-    raise MissingDependency(
-        "a federation over MQTT needs paho-mqtt: run pip install 'fednlp[mqtt]'"
-    ) from None
+from fednlp.errors import RunError
 
 KEEPALIVE = 30
 """Seconds of silence after which the broker takes this end for gone, less than twice."""
@@ -31,6 +25,8 @@ _BESIDE = 4 << 10
 """Bytes that a message is reckoned to take beside its payload; MQTT has numbers for 65,535 messages alone."""
 MOST_OWED = 4 * MOST_HELD
 """Bytes that the broker has not acknowledged, after which it is given up."""
+_NOTHING_SAID = "unspecified error"
+"""What paho calls the end of a connection without a word."""
 USER, PASSWORD, ROOTS = "FEDNLP_BROKER_USER", "FEDNLP_BROKER_PASSWORD", "FEDNLP_BROKER_CA"
 
 
@@ -41,7 +37,7 @@ class Broker:
         address: ``mqtts://host:port`` of the broker.
         topics: To subscribe to.
         will: Topic, payload and whether it is retained, of what the broker says when this end is gone.
-        on_message: Told the topic and the payload of each message.
+        on_message: Told the topic and the payload of each message; the payload is not used again.
         on_lost: Told why the connection was lost, once.
         hello: Topic and payload of what is said first, retained.
         name: Of this end at the broker; nothing for one that the broker makes up.
@@ -52,7 +48,7 @@ class Broker:
         address: str,
         topics: list[str],
         will: tuple[str, bytes, bool],
-        on_message: Callable[[str, bytes], None],
+        on_message: Callable[[str, memoryview], None],
         on_lost: Callable[[str], None],
         hello: tuple[str, bytes] | None = None,
         name: str = "",
@@ -67,9 +63,7 @@ class Broker:
         self._held: dict[int, int] = {}
         self._held_bytes = 0
         self._turn, self._room = asyncio.Lock(), asyncio.Event()
-        client = paho.Client(
-            paho.CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv311, reconnect_on_failure=False
-        )
+        client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv311, reconnect_on_failure=False)
         client.max_inflight_messages_set(1 << 10)
         client.max_queued_messages_set(0)
         topic, payload, retained = will
@@ -114,6 +108,7 @@ class Broker:
         self._last = self._client.publish(topic, payload, qos=1, retain=retained)
         self._held[self._last.mid] = size = len(payload) + _BESIDE
         self._held_bytes += size
+        self._client.loop_write()  # at once: the broker passes it on while the next one is made
         if self._held_bytes > MOST_OWED:  # strangers have answers to what they send, which no turn holds back
             self._lost("the broker does not acknowledge what it is sent")
 
@@ -198,7 +193,7 @@ class Broker:
 
     def _arrived(self, client: Any, data: Any, message: Any) -> None:
         try:
-            topic, payload = message.topic, message.payload
+            topic, payload = message.topic, memoryview(message.payload)
         except UnicodeDecodeError:
             return  # no topic of ours
         if not self._over:
@@ -209,7 +204,12 @@ class Broker:
         self._room.set()
 
     def _disconnected(self, client: Any, data: Any, flags: Any, code: Any, properties: Any) -> None:
-        self._lost(f"the connection to the broker was lost ({str(code).lower()})")
+        what = str(code).lower()
+        said = "" if what == _NOTHING_SAID else f" ({what})"
+        self._lost(
+            f"the broker at {self._where} has ended the connection, or the network has{said}: see whether the broker "
+            "runs, and start it if it does not; nothing is lost"
+        )
 
     def _lost(self, reason: str) -> None:
         if not self._over:

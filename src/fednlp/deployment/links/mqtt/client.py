@@ -7,14 +7,15 @@ from contextlib import suppress
 
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.frames import MOST_FRAME
-from fednlp.deployment.links import MOST_ENROLMENT, NotThere, Session, Wake, mqtt
+from fednlp.deployment.links import KEPT, MOST_ENROLMENT, NotThere, Session, Wake, mqtt
 from fednlp.deployment.links.mqtt import ACCEPTED, ENROL, MOST_STATUS, PRESENCE, SESSION, channel_of
 from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.packets import Ordered, new_id, split
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
-from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, waker
+from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, report_in_lines, waker
 from fednlp.deployment.messages import printable
 from fednlp.errors import FednlpError, ProtocolError, RunError
+from fednlp.runtime.allocator import keep_freed_memory
 
 
 async def connect(
@@ -37,6 +38,8 @@ async def connect(
     Raises:
         RunError: The server does not let this client in.
     """
+    keep_freed_memory(KEPT)
+    report_in_lines(asyncio.get_running_loop(), on_state)
     event, wake = waker()
     failures = 0
     while True:
@@ -86,7 +89,7 @@ def enrol(
     async def ask() -> bytes:
         async with _Line(address, material, server_name, ENROL) as line:
             await line.stream.write(request)
-            return _accepted(await line.stream.read(1 + MOST_ENROLMENT))
+            return bytes(_accepted(await line.stream.read(1 + MOST_ENROLMENT)))
 
     kind: type[RunError] = NotThere
     try:
@@ -102,7 +105,7 @@ class _NotLetIn(RunError):
     """The server does not let this client in."""
 
 
-def _accepted(status: bytes) -> bytes:
+def _accepted(status: bytearray) -> bytearray:
     """Return what the server says beyond that it accepts.
 
     Raises:
@@ -150,7 +153,7 @@ class _Line:
             server_name,
         )
 
-    async def frame(self) -> bytes | None:
+    async def frame(self) -> bytearray | None:
         """Return the next frame; None once the server has ended the connection."""
         try:
             return await self.stream.read(MOST_FRAME)
@@ -188,12 +191,12 @@ class _Line:
         await self._broker.flush(GOODBYE)
         self._broker.close()
 
-    def _arrived(self, topic: str, payload: bytes) -> None:
+    def _arrived(self, topic: str, payload: memoryview) -> None:
         if topic == self._presence:
             if self._server is not None and payload != self._server:
                 self.stream.break_off(Lost("the server is gone, or has been started again"))
             elif payload:
-                self._server = payload
+                self._server = bytes(payload)
                 self._there.set()
             return
         with suppress(ProtocolError):

@@ -56,7 +56,7 @@ def join(packet: Packet) -> bytes:
     return _HEAD.pack(packet.connection, packet.kind, packet.number) + packet.payload
 
 
-def split(data: bytes) -> Packet:
+def split(data: bytes | memoryview) -> Packet:
     """Return the parts of a packet; its payload is a view of the bytes.
 
     Raises:

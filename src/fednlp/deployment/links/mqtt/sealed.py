@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
+from typing import Any
 
 from fednlp.deployment.certificates import Material, show
 from fednlp.deployment.links.mqtt.packets import MOST_PAYLOAD, Kind, Ordered, Packet
@@ -127,8 +128,8 @@ class SealedStream:
         shown = self._tls.getpeercert(binary_form=True)
         return ssl.DER_cert_to_PEM_cert(shown).encode() if shown else None
 
-    async def read(self, most: int) -> bytes:
-        """Return the next message.
+    async def read(self, most: int) -> bytearray:
+        """Return the next message, in memory of its own.
 
         Args:
             most: Bytes that it may have.
@@ -165,21 +166,20 @@ class SealedStream:
         """Tell the other end that the connection is over."""
         self._send(self._ordered.end())
 
-    async def _exactly(self, count: int) -> bytes:
-        parts: list[bytes] = []
-        while count:
+    async def _exactly(self, count: int) -> bytearray:
+        whole, at = bytearray(count), 0
+        while at < count:
             try:
-                data = self._tls.read(min(count, _RECORD))
+                read: Any = self._tls.read(count - at, memoryview(whole)[at:])  # its length, with a buffer
             except ssl.SSLWantReadError:
                 await self._more()
                 continue
             except ssl.SSLError as error:
                 raise ProtocolError(f"TLS was broken ({_reason(error)})") from None
-            if not data:  # TLS was closed by the other end, which sends nothing any more
+            if not read:  # TLS was closed by the other end, which sends nothing any more
                 raise Lost("the other end has ended the connection")
-            parts.append(data)
-            count -= len(data)
-        return b"".join(parts)
+            at += read
+        return whole
 
     async def _more(self) -> None:
         """Wait until packets have arrived, and hand them to TLS."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.frames import MOST_FROM_SITE
-from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity, mqtt
+from fednlp.deployment.links import KEPT, MOST_ENROLMENT, Enrol, NewSession, PeerIdentity, mqtt
 from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.mqtt import (
     ACCEPTED,
@@ -22,8 +22,9 @@ from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.gaps import Gaps
 from fednlp.deployment.links.mqtt.packets import WINDOW, Kind, Ordered, Packet, new_id, split
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
-from fednlp.deployment.links.streams import GOODBYE, drive, pause, waker
+from fednlp.deployment.links.streams import GOODBYE, drive, pause, report_in_lines, waker
 from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
+from fednlp.runtime.allocator import keep_freed_memory
 
 _TELL_AGAIN = 1.0
 """Seconds after which the server says again that it is there, where something else was said."""
@@ -67,7 +68,9 @@ def serve(
     Raises:
         RunError: The broker is not reached.
     """
+    keep_freed_memory(KEPT)
     loop = asyncio.new_event_loop()
+    report_in_lines(loop, log)
 
     async def begin() -> tuple[_Server, asyncio.Event]:
         server = _Server(address, material, new_session, enrol, log)
@@ -160,7 +163,7 @@ class _Server:
             stream.break_off(Lost(reason))
         self._lost.set()
 
-    def _arrived(self, topic: str, payload: bytes) -> None:
+    def _arrived(self, topic: str, payload: memoryview) -> None:
         if topic.rpartition("/")[2] == PRESENCE:
             if payload != self._instance and not self._telling:
                 self._telling = True
@@ -234,14 +237,16 @@ class _Server:
             if len(self._ended) > _MOST_ENDED:
                 self._ended.popitem(last=False)
 
-    async def _do(self, name: bytes, peer: PeerIdentity, stream: SealedStream, purpose: bytes) -> None:
+    async def _do(
+        self, name: bytes, peer: PeerIdentity, stream: SealedStream, purpose: bytes | bytearray
+    ) -> None:
         """Do what a connection is for."""
         event, wake = waker()
         try:
             if purpose == ENROL:
                 await stream.write(ACCEPTED)
                 async with asyncio.timeout(mqtt.HANDSHAKE):
-                    request = await stream.read(MOST_ENROLMENT)
+                    request = bytes(await stream.read(MOST_ENROLMENT))
                 answer = self._enrol(peer, request)
                 await stream.write(ACCEPTED + answer)
                 return
@@ -253,7 +258,7 @@ class _Server:
             self._admit(name, peer, stream)
             await stream.write(ACCEPTED)
 
-            async def frame() -> bytes | None:
+            async def frame() -> bytearray | None:
                 try:
                     return await stream.read(MOST_FROM_SITE)
                 except Lost:
