@@ -50,7 +50,7 @@ class _Texts:
     def rows(self, tokens: Tensor) -> Tensor:
         """Return tokens laid back into rows, (texts, longest, width), with zeros as padding."""
         if self._mask is None:
-            return tokens.unflatten(0, self.shape)
+            return tokens.reshape(*self.shape, -1)
         texts, longest = self.shape
         padded = tokens.new_zeros(texts * longest, tokens.shape[-1])
         return padded.index_copy(0, self.places, tokens).view(texts, longest, -1)
