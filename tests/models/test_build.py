@@ -10,7 +10,8 @@ from fednlp.errors import ModelError
 from fednlp.models.loading import without_memory
 from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text, new_model, pretrained_model
 from fednlp.models.resolve import resolve_model
-from fednlp.training.model_layout import layout_of
+from fednlp.training.model_layout import flat_weights, layout_of
+from fednlp.training.replica import Replica
 
 Make = Callable[..., Path]
 LABELS = {"num_labels": 3, "pad_token_id": 1}
@@ -94,6 +95,34 @@ def test_a_model_whose_weights_are_not_drawn_has_all_else(kind: str, random_mode
         shapes = new_model(source, head, LABELS, {})
     assert all(tensor.is_meta for tensor in (*shapes.parameters(), *shapes.buffers()))
     assert layout_of(shapes) == layout_of(drawn)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "llama", "bart"])
+def test_nothing_is_written_to_weights_that_are_not_drawn(
+    kind: str, random_model: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Matrices hold what lay in memory, and a worker computes what it computes with weights that were drawn."""
+    source, head, empty = str(random_model(kind)), "AutoModelForSequenceClassification", torch.empty
+    monkeypatch.setattr(
+        torch,
+        "empty",
+        lambda *sizes, **options: (
+            found.fill_(torch.nan)
+            if (found := empty(*sizes, **options)).is_floating_point() and not found.is_meta
+            else found
+        ),
+    )
+    drawn, other = (new_model(source, head, LABELS, {}, drawn=one) for one in (True, False))
+    matrices = [tensor for tensor in other.parameters() if tensor.dim() > 1]
+    assert matrices
+    assert all(bool(tensor.isnan().any()) for tensor in matrices)
+    x, computed = flat_weights(drawn), []
+    for model in (drawn, other):
+        replica = Replica(model, torch.device("cpu"), by_rows=True)
+        replica.load(x)
+        computed.append(replica.model(**BATCH).logits)
+    assert torch.equal(*computed)
+    assert bool(computed[0].isfinite().all())
 
 
 def test_a_checkpoint_in_half_precision_is_trained_in_float32(tmp_path: Path, random_model: Make) -> None:

@@ -82,6 +82,19 @@ def test_arrow_does_without_pandas_until_it_is_to_make_a_frame() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_arrow_knows_frames_once_anything_has_imported_pandas() -> None:
+    """As a user's own code does in a command: NaN of a series is null, and a frame is a table."""
+    pytest.importorskip("pandas")
+    done = run(
+        "from fednlp.data.quick_arrow import import_arrow\n"
+        "import_arrow()\n"
+        "import pandas, pyarrow\n"
+        "assert pyarrow.array(pandas.Series([1.0, float('nan')])).to_pylist() == [1.0, None]\n"
+        "assert pyarrow.table(pandas.DataFrame({'text': ['c']})).to_pylist() == [{'text': 'c'}]\n"
+    )
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("switch", ["0", None])
 def test_other_processes_let_arrow_find_pandas(switch: str | None) -> None:
     pytest.importorskip("pandas")

@@ -180,3 +180,9 @@ def test_a_device_that_is_not_here_says_how_to_choose(
 ) -> None:
     with pytest.raises(RunError, match="here: say --device cpu, or --device auto"):
         device_for(runtime(device=device), chosen)
+
+
+@pytest.mark.parametrize("name", ["meta", "quantum", "cuda:99", ""])
+def test_a_device_that_is_not_there_or_holds_no_values(name: str) -> None:
+    with pytest.raises(RunError, match=f'there is no device "{name}" here: say runtime.device = "cpu"'):
+        pick_device(name)

@@ -15,17 +15,8 @@ from typing import Any
 from fednlp.errors import FednlpError, ModelError
 from fednlp.models.registry import ALL_NAMES, LSTM
 
-_DRAWING = (
-    "uniform_",
-    "normal_",
-    "trunc_normal_",
-    "xavier_uniform_",
-    "xavier_normal_",
-    "kaiming_uniform_",
-    "kaiming_normal_",
-    "orthogonal_",
-)
-"""Functions of ``torch.nn.init``."""
+_DRAWING = ("uniform_", "normal_", "kaiming_uniform_")
+"""Functions of ``torch.nn.init`` that a mode is asked about; the others draw by methods of tensors."""
 
 
 def load_pretrained(auto: Any, source: str, **options: Any) -> Any:
@@ -62,9 +53,12 @@ def without_draws() -> Iterator[None]:
     """
     import torch
     from torch.overrides import TorchFunctionMode
+    from transformers import initialization
 
     drawing = {getattr(torch.Tensor, name) for name in ("normal_", "uniform_", "bernoulli_", "exponential_")}
-    drawing |= {getattr(torch.nn.init, name) for name in _DRAWING}
+    # transformers puts functions of its own into the place of those of PyTorch while it draws.
+    places = (torch.nn.init, initialization)
+    drawing |= {getattr(place, name) for place in places for name in _DRAWING}
 
     class Undrawn(TorchFunctionMode):
         def __torch_function__(

@@ -1,7 +1,7 @@
 """The figures of a table's cells, from finished runs and partitions."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from fednlp.formatting.units import is_share
 from fednlp.reports.read import Run, curve
@@ -10,7 +10,7 @@ from fednlp.reports.sections.cross_client import mean_of, read_cross_client
 from fednlp.reports.table import client_memory
 from fednlp.reproduction.agreement import Values
 from fednlp.reproduction.jobs import Work
-from fednlp.reproduction.manifest import OF_PARTITIONS, Column, Entry, Measure, Row
+from fednlp.reproduction.manifest import OF_PARTITIONS, Column, Measure, Row
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
 from fednlp.simulation.compare import Planned
 
@@ -31,7 +31,7 @@ def cells(work: Work, outcomes: Outcomes, column: Column) -> dict[str, Values]:
         found = {row.name: _partition_cell(work, outcomes, row, measure) for row in work.entry.rows}
     else:
         runs = {key: finished_runs(work, outcomes, key) for key in work.entry.runs}
-        found = {row.name: _run_cell(runs, work.entry, column, row, measure) for row in work.entry.rows}
+        found = {row.name: _run_cell(work, runs, column, row, measure) for row in work.entry.rows}
     return {name: values for name, values in found.items() if values}
 
 
@@ -47,27 +47,34 @@ def finished_runs(work: Work, outcomes: Outcomes, key: str = "") -> dict[str, li
 
 
 def _run_cell(
-    runs: Mapping[str, Mapping[str, list[Run]]], entry: Entry, column: Column, row: Row, measure: Measure
+    work: Work, runs: Mapping[str, Mapping[str, list[Run]]], column: Column, row: Row, measure: Measure
 ) -> dict[int, float]:
-    part = "personal" if entry.measure == "personal" else "global"
-    key, method = entry.source_of(row, column)
-    group = runs.get(key, {})
-    target = _target(column, [group, *runs.values()], part)
-    values = {run.seed: _value(run, measure, column, row, part, target) for run in group.get(method, [])}
+    part = "personal" if work.entry.measure == "personal" else "global"
+    key, method = work.entry.source_of(row, column)
+    target = _target(work, runs, column, key, part)
+    values = {
+        run.seed: _value(run, measure, column, row, part, target) for run in runs.get(key, {}).get(method, [])
+    }
     return {seed: value for seed, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _target(column: Column, groups: Sequence[Mapping[str, list[Run]]], part: str) -> float | None:
+def _target(
+    work: Work, runs: Mapping[str, Mapping[str, list[Run]]], column: Column, key: str, part: str
+) -> float | None:
     """Return the value that a column is about reaching: its own, or the mean of a method's last scores.
 
     Args:
+        work: The entry.
+        runs: Its finished runs by key and method.
         column: The column.
-        groups: Runs by method; the first group with the column's method counts.
+        key: Of the cell's runs. They have the column's method, or else the entry's first runs that have it count.
         part: Which of their scores.
     """
     if not isinstance(column.target, str):
         return column.target
-    found = next((group[column.target] for group in groups if column.target in group), [])
+    of = work.paper.runs
+    known = [one for one in (key, *runs) if one and column.target in (*of[one].methods, *of[one].baselines)]
+    found = runs[known[0]].get(column.target, []) if known else []
     return mean_of([_last(run, f"{part}.{run.metric}") for run in found])
 
 

@@ -100,7 +100,7 @@ def pick_device(name: str, workers_per_gpu: int = 1, gpu_mapping: str | None = N
         return torch.device("cuda", gpu_of(worker_number(), laid)) if gpus else torch.device("cpu")
     try:
         device = torch.device(name)
-        torch.empty(1, device=device)
+        torch.zeros(1, device=device).item()  # the device "meta" holds no values
     except (RuntimeError, AssertionError, NotImplementedError):
         raise RunError(f'there is no device "{name}" here: say runtime.device = "cpu" or "auto"') from None
     return device

@@ -1,0 +1,73 @@
+"""Cells about reaching a method's score: whose score it is."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from fednlp.config import Experiment
+from fednlp.reports.read import ClientTable, Run
+from fednlp.reproduction.jobs import Job, Work
+from fednlp.reproduction.manifest import Paper
+from fednlp.reproduction.measures import cells
+from fednlp.reproduction.outcomes import Outcomes
+from fednlp.simulation.compare import Planned
+
+METHODS = {"one": ["base", "quick"], "two": ["base", "quick"], "lone": ["quick"]}
+PAPER = {
+    "name": "mine",
+    "title": "t",
+    "source": "somebody",
+    "runs": {
+        key: {"experiment": "e", "methods": methods, "minutes": 1.0} for key, methods in METHODS.items()
+    },
+    "entry": [
+        {
+            "id": "table1",
+            "title": "Table 1",
+            "shows": "rounds",
+            "runs": list(METHODS),
+            "rows": [{"name": key, "run": key, "method": "quick"} for key in METHODS],
+            "columns": [{"name": "rounds", "measure": "rounds to target", "target": "base"}],
+        }
+    ],
+}
+SCORES = {"one/base": [0.1, 0.2], "two/base": [0.3, 0.5], "one/quick": [0.2, 0.4, 0.6]}
+SCORES |= {"two/quick": SCORES["one/quick"], "lone/quick": SCORES["one/quick"]}
+
+
+def run_of(scores: list[float]) -> Run:
+    """Return a finished run with these scores by round."""
+    rounds = [
+        {"round": number, "evaluation": {"global": {"accuracy": score}}}
+        for number, score in enumerate(scores, 1)
+    ]
+    return Run(Path(), {}, {}, tuple(rounds), {}, cast(ClientTable, None))
+
+
+@pytest.mark.parametrize(
+    ("missing", "found"),
+    [
+        ("", {"one": 1, "two": 3, "lone": 1}),
+        ("one/base", {"two": 3}),
+        ("two/base", {"one": 1, "lone": 1}),
+    ],
+)
+def test_a_target_is_of_the_cells_own_runs_where_they_have_the_method(
+    missing: str, found: dict[str, int]
+) -> None:
+    """While the run that sets a target is not finished, no other run's score stands for it."""
+    paper = Paper.model_validate(PAPER)
+    experiment: Any = cast(Experiment, SimpleNamespace())
+    jobs = {
+        key: [
+            Job(f"{key}/{method}", 0, 1.0, Path(), Planned(method, 0, experiment, Path()))
+            for method in methods
+        ]
+        for key, methods in METHODS.items()
+    }
+    entry = paper.entries[0]
+    outcomes = Outcomes({name: run_of(values) for name, values in SCORES.items() if name != missing}, {})
+    figures = cells(Work(paper, entry, jobs), outcomes, entry.columns[0])
+    assert {row: values[0] for row, values in figures.items()} == found
