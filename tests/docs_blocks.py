@@ -32,7 +32,7 @@ BLOCK = re.compile(r"((?:^<!--[^\n]*-->\n)*)^```(\w*)\n(.*?)^```$", re.M | re.S)
 MARK = re.compile(r"<!-- (\w+)(?:: ([^\n]*))? -->")
 PLACEHOLDER = re.compile(r"[A-Z][A-Z_]+(\.toml)?|.*=DIR")
 """A word of a command that stands for one of the reader's own, such as RUN."""
-PROGRAMS = {"python3", "pip", "ruff", "mypy", ".ci/run"}
+PROGRAMS = {"python3", "pip", "ruff", "mypy", ".ci/run", "mosquitto_passwd", "systemctl"}
 """What commands call beside fednlp and Python files; these are not run."""
 COMPLETE: dict[str, Any] = {"data": {"name": "bbc"}}
 """A complete experiment, on which a part of one is laid."""

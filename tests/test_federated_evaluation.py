@@ -118,9 +118,7 @@ def test_too_few_clients_with_tests_have_no_secure_sum(experiment: Make) -> None
     made = experiment(changes)
     task = TextClassification(("a", "b"))
     assert check_federated_evaluation(made, task, np.array([0, 1, 2, 2, 5])) == []
-    with pytest.raises(
-        ConfigError, match=r"evaluation\.federated: 2 clients have test examples of their own"
-    ):
+    with pytest.raises(ConfigError, match=r"evaluation\.federated over 2 clients with test examples"):
         check_federated_evaluation(made, task, np.array([0, 1, 1, 2, 2]))
 
 

@@ -271,7 +271,7 @@ def test_evaluate_reads_files_whose_ending_says_nothing(tmp_path: Path) -> None:
     path = tmp_path / "eng.testa"
     path.write_text("-DOCSTART- -X- -X- O\n\nAnna NNP B-NP I-PER\nruns VBZ B-VP O\n")
     experiment = parse({"data": {"name": "conll2003", "path": str(tmp_path)}})
-    data = _file_of(experiment, path, "token-classification")
+    data = _file_of(experiment, path, "token-classification", {})
     assert data.train.column("tags").to_pylist() == ['["B-PER", "O"]']
 
 

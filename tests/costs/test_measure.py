@@ -70,7 +70,7 @@ def test_without_a_file_the_profile_is_printed(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_told(tmp_path: Path) -> None:
     small = _saved(tmp_path / "small", BERT)
-    with pytest.raises(ConfigError, match="this model reads 1 to 512, 1 text or more"):
+    with pytest.raises(ConfigError, match="this model reads 1 to 512, and a batch has 1 text or more"):
         measure_device([small], "mine", length=513)
     with pytest.raises(ConfigError, match="this model reads 1 to 512"):
         measure_device([small], "mine", batch=0)

@@ -85,7 +85,7 @@ def test_what_a_profile_states_comes_before_the_rule() -> None:
         3.75,
         6.0,
     ]
-    with pytest.raises(ConfigError, match="what m takes at a depth of 2, which has 1 layers"):
+    with pytest.raises(ConfigError, match="what m takes at a depth of 2, which has 1 layer"):
         _seconds(deep, TrainingDepth(1, 1))
 
 

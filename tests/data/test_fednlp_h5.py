@@ -320,7 +320,7 @@ def test_rows_that_cannot_be_stored(tmp_path: Path) -> None:
     fails("text-classification", ("text", "label"), ("a\0b", "a"), "row 0 cannot be stored")
     fails("text-classification", ("text",), ("a",), "no column label, which text-classification needs")
     fails("text-classification", ("text", "label", "num_labels"), ("a", "b", "c"), "has its own 'num_labels'")
-    fails("token-classification", ("words", "tags"), ('["a"]', "[]"), "row 0: 1 words and 0 tags")
+    fails("token-classification", ("words", "tags"), ('["a"]', "[]"), "row 0: 1 word and 0 tags")
     fails(
         "question-answering",
         ("context", "question", "answers"),

@@ -219,7 +219,7 @@ def test_a_thousand_silos(tmp_path: Path) -> None:
         (tmp_path / f"{number}.csv").write_text("text,label\na,x\nb,y\n")
     data = load_data(path=tmp_path)
     assert (len(names(data)), names(data)[:3], data.train.num_rows) == (1000, ("0", "1", "2"), 2000)
-    assert data.notes[0].startswith("1000 silos (0, 1, 10, 100, 101, and 995 more)")
+    assert data.notes[0].startswith("1,000 silos (0, 1, 10, 100, 101, and 995 more)")
 
 
 def test_one_file_and_class_folders_are_no_silos(tmp_path: Path) -> None:

@@ -67,7 +67,7 @@ def test_a_score_is_not_asked_for_where_the_experiment_has_none(experiment: Make
         (replace(TRAIN, staleness=1), "train", "another weight"),
         (replace(EVALUATE, on_all=True), "evaluate", "its own test examples alone"),
         (replace(EVALUATE, save_to="/etc/passwd"), "evaluate", "keeps its model to itself"),
-        (replace(EVALUATE, finetune_steps=1, round=4), "finetune", "1 steps"),
+        (replace(EVALUATE, finetune_steps=1, round=4), "finetune", "1 step "),
         (replace(EVALUATE, finetune_steps=1), "finetune", "after round 3, which is not the last"),
         (replace(EVALUATE, examples=[1]), "evaluate", "names examples or labels"),
         (EVALUATE, "train", "not called train"),

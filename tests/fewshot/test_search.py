@@ -293,7 +293,7 @@ def test_of_paces_that_gain_nothing_the_cheapest_wins_and_then_the_earliest() ->
 
 def test_a_search_that_would_not_end_before_the_run_is_not_begun() -> None:
     paces = [Pace(1, 1, 1), Pace(1, 1, 2)]
-    with pytest.raises(ConfigError, match=r"take 4 rounds, and the run has 4"):
+    with pytest.raises(ConfigError, match=r"4 in all, and the run has 4"):
         begin(paces, PaceSearchRules(trial_rounds=2, rounds=4), 0.5)
     for rounds, low in ((9, "too few rounds are left"), (10, "the candidates are searched again")):
         rules = PaceSearchRules(trial_rounds=2, window=1, rounds=rounds)

@@ -137,7 +137,7 @@ def test_comments_stand_above_the_header_and_are_counted_as_lines(tmp_path):
     table = read_proportions(stored(tmp_path, '# from "a table,\n# quoted\n#neg,pos\n.8,.2\n.2,.8\n'))
     assert table.labels == ("#neg", "pos")
     np.testing.assert_allclose(table.shares, [[0.8, 0.2], [0.2, 0.8]])
-    with pytest.raises(PartitionError, match=r"shares.csv:4 has 1 columns, the header has 2"):
+    with pytest.raises(PartitionError, match=r"shares.csv:4 has 1 column, the header has 2"):
         read_proportions(stored(tmp_path, "# one\n\nneg,pos\n.8\n"))
     with pytest.raises(PartitionError, match="is empty"):
         read_proportions(stored(tmp_path, "# one\n# two"))
@@ -162,7 +162,7 @@ def test_columns_that_add_up_split_a_label_over_the_clients(tmp_path):
     [
         ("a.csv", "", "is empty"),
         ("a.csv", "neg,pos\n", "at least one row"),
-        ("a.csv", "neg,pos\n.5\n", "a.csv:2 has 1 columns, the header has 2"),
+        ("a.csv", "neg,pos\n.5\n", "a.csv:2 has 1 column, the header has 2"),
         ("a.csv", "neg,pos\n.5,much\n", "a.csv:2: 'much' under 'pos' is no share"),
         ("a.csv", "neg,pos\n1.5,-.5\n", "a.csv:2: '-.5' under 'pos' is no share"),
         ("a.csv", "neg,pos\nnan,.5\n", "'nan' under 'neg'"),

@@ -219,7 +219,7 @@ def test_one_failed_run_does_not_stop_the_others(manifest: Path, here: Path) -> 
     found = findings(out)
     assert found["figure1"]["state"] == "made"
     assert found["table1"]["reason"].startswith("failed: ")
-    assert "8000 clients" in found["table1"]["reason"]
+    assert "8,000 clients" in found["table1"]["reason"]
 
 
 def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path) -> None:

@@ -10,7 +10,7 @@ import fednlp
 SOURCE = Path(fednlp.__file__).parent
 ALLOWED = {
     "secure": ("errors", "seeds", "secure", "privacy.noise", "federated", "runtime.messages"),
-    "privacy": ("errors", "seeds", "privacy", "federated"),
+    "privacy": ("errors", "seeds", "formatting.units", "privacy", "federated"),
 }
 
 

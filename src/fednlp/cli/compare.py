@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fednlp.cli.runs import FULL, MODEL
-from fednlp.config.experiment_paths import matching
 from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -62,6 +61,7 @@ def compare(
     Several experiments, of one task or of several, give a table each and one of all.
     """
     from fednlp import config
+    from fednlp.config.experiment_paths import matching
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
     named = matching(experiments or ["experiments/quickstart.toml"])

@@ -53,7 +53,7 @@ def _meaningless(name: str, section: Client | Server, rounds: int) -> list[str]:
         )
     if section.warmup_rounds >= rounds:
         found.append(
-            f"{name}.warmup_rounds = {section.warmup_rounds} leaves none of {plural(rounds, 'round')} for the whole "
-            f"learning rate: give at most {rounds - 1}, or raise num_rounds"
+            f"{name}.warmup_rounds = {section.warmup_rounds} leaves none of the {plural(rounds, 'round')} for the "
+            f"whole learning rate: give at most {rounds - 1}, or raise num_rounds"
         )
     return found

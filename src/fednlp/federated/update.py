@@ -66,10 +66,7 @@ class Update:
 
     def flat(self, layout: Layout) -> Tensor:
         """Return the update as one flat vector, with zeros in the rows that it lacks."""
-        from fednlp.federated.pages import lazy_zeros
-
-        dense, numel = self.dense, layout.numel
-        flat = lazy_zeros(numel, dense.dtype) if dense.is_cpu else dense.new_zeros(numel)
+        flat = self.dense.new_zeros(layout.numel)
         flat[: layout.dense] = self.dense
         if self.table is not None:
             if self.rows is None:

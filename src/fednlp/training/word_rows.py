@@ -12,7 +12,6 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fednlp.federated.pages import lazy_zeros
 from fednlp.federated.params import Layout
 
 
@@ -38,10 +37,8 @@ class WordRows:
         self._numbers = torch.zeros(layout.table_shape[0], dtype=torch.int64, device=device)
         self._start: Tensor | None = None
         embedding.register_forward_pre_hook(self._translate)
-        # Nobody looks at the rows before they are loaded. A view of the file of all weights would keep it in memory.
-        table = embedding.weight.detach()
-        empty = lazy_zeros(table.numel(), table.dtype) if table.is_cpu else torch.zeros_like(table)
-        embedding.weight.data = empty.view(table.shape)
+        # A view of the file of all weights would keep all of them in memory.
+        embedding.weight.data = embedding.weight.detach().clone()
 
     @property
     def weight(self) -> Tensor:

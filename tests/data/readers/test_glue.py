@@ -71,7 +71,7 @@ def test_published_layouts(write: Write, task: str) -> None:
         (
             "rte",
             TABLES["rte"][0] + "1\tA.\tB.\tC.\tentailment\n",
-            ":3: 5 tab-separated cells where there are 4",
+            ":3: 5 tab-separated cells, and there should be 4 columns",
         ),
         ("rte", TABLES["rte"][0] + "1\tA.\tB.\n", ":3: 3 tab-separated cells"),
         ("rte", TABLES["rte"][0] + "1\t \tB.\tentailment\n", ":3: the sentence is missing"),

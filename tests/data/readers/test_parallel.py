@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from fednlp.data.readers.parallel import documentation, parallel
 from fednlp.errors import DataError
+from fednlp.formatting.units import plural
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -35,11 +36,10 @@ def test_blank_lines_keep_the_rest_aligned(pairs: list[tuple[str, str]]) -> None
 @pytest.mark.parametrize(("source", "target"), [("a\nb\nc\n", "x\ny\n"), ("a\n", "x\ny\n")])
 def test_unequal_files_are_refused_with_both_counts(write: Write, source: str, target: str) -> None:
     one, other = write("a.de", source), write("a.en", target)
+    there = plural(source.count("\n"), "line")
     with pytest.raises(DataError) as caught:
         list(parallel(one, other))
-    assert str(caught.value).startswith(
-        f"{one} has {source.count(chr(10))} lines and {other} {target.count(chr(10))}: "
-    )
+    assert str(caught.value).startswith(f"{one} has {there} and {other} {target.count(chr(10))}: ")
 
 
 def test_a_last_line_needs_no_line_break(write: Write) -> None:
