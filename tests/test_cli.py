@@ -712,7 +712,9 @@ def test_usage_errors_are_no_tracebacks(fednlp: Type, here: Path) -> None:
 
 def test_help_needs_no_heavy_library() -> None:
     """``fednlp --help`` and ``import fednlp`` load neither torch nor transformers, nor what checks an experiment."""
-    heavy = "{'torch', 'transformers', 'sklearn', 'pyarrow', 'matplotlib', 'numpy', 'pydantic', 'fednlp.config'}"
+    heavy = (
+        "{'torch', 'transformers', 'sklearn', 'pyarrow', 'matplotlib', 'numpy', 'pydantic', 'fednlp.config'}"
+    )
     program = f"import sys, fednlp.cli; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 

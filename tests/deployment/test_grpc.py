@@ -384,3 +384,23 @@ def test_connections_that_are_cut_again_and_again_are_explained(
     until(lambda: any("a proxy or firewall does: have connections to" in line for line in client.lines))
     client.leave()
     middle.close()
+
+
+def test_an_error_that_nobody_foresaw_is_said_in_a_line_at_the_server(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gRPC says it in its own log alone, which does not reach a terminal."""
+
+    def fails(self: Any, peer: Any, wake: Any) -> Any:
+        raise OSError(5, "Input/output\nerror")
+
+    monkeypatch.setattr(Server, "new_session", fails)
+    monkeypatch.setattr(Server, "enrol", fails)
+    server = Server(tmp_path, authority)
+    client = Client(tmp_path / "a", server.address, authority.site("0"))
+    with pytest.raises(RunError):
+        dialling.enrol(server.address, authority.site("1"), b"please", server_name=SERVER)
+    until(lambda: len(server.lines) >= 2)
+    client.leave()
+    server.stop()
+    assert all("OSError(5, 'Input/output\\nerror')" in line and "\n" not in line for line in server.lines)

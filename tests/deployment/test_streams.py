@@ -48,6 +48,13 @@ def test_a_frame_that_was_taken_is_not_held_until_the_next_one() -> None:
     assert asyncio.run(waits()) == ([6], True)
 
 
+class InManyLines(Exception):
+    """An error as those of gRPC are: of several lines, with the words of the other end."""
+
+    def __repr__(self) -> str:
+        return "<status = lost\n\t\x1b[2Jdetails>"
+
+
 def test_what_fails_in_a_loop_is_said_in_a_line_and_an_end_is_not() -> None:
     lines: list[str] = []
 
@@ -57,10 +64,10 @@ def test_what_fails_in_a_loop_is_said_in_a_line_and_an_end_is_not() -> None:
         loop.call_soon(lambda: 1 // 0)
         loop.call_exception_handler({"message": "ended", "exception": asyncio.CancelledError()})
         loop.call_exception_handler({"message": "the socket is gone"})
+        loop.call_exception_handler({"message": "lost", "exception": InManyLines()})
         await asyncio.sleep(0)
 
     asyncio.run(fails())
-    assert len(lines) == 2
-    assert lines[0] == "the socket is gone"
-    assert "ZeroDivisionError" in lines[1]
-    assert not any("\n" in line for line in lines)
+    assert lines[:2] == ["the socket is gone", "lost: <status = lost   [2Jdetails>"]
+    assert "ZeroDivisionError" in lines[2]
+    assert len(lines) == 3

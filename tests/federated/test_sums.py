@@ -136,3 +136,38 @@ def test_rows_wider_than_a_piece_are_summed_one_by_one(monkeypatch: pytest.Monke
     whole = summed()
     monkeypatch.setattr("fednlp.federated.sums._CHUNK", 1)
     assert torch.equal(summed(), whole)
+
+
+@given(
+    rows=st.lists(
+        st.lists(st.sampled_from([0.0, -0.0, 1e-42, -3.5, LARGEST]), min_size=2, max_size=2),
+        min_size=9,
+        max_size=9,
+    ),
+    factors=st.lists(st.sampled_from([0.0, 0.125, 1.0]), min_size=1, max_size=3),
+    zeros=st.sets(st.integers(0, 8)),
+)
+@settings(deadline=None)
+def test_an_update_in_stretches_is_summed_as_one_in_memory(
+    rows: list[list[float]], factors: list[float], zeros: set[int]
+) -> None:
+    """Few rows or many that are not zero, zeros of either sign, and a tensor without elements before the table."""
+    layout = Layout.of(
+        {"a": ((3, 2), "parameter"), "none": ((0,), "parameter"), "words": ((9, 2), "parameter")}, "words"
+    )
+    table = torch.tensor([[0.0, -0.0] if number in zeros else row for number, row in enumerate(rows)])
+    flat = torch.cat((torch.arange(6.0), table.reshape(-1)))
+    whole, parts = ExactSum(layout), ExactSum(layout)
+    for factor in factors:
+        whole.add(factor, flat[:6], None, table)
+        parts.add_stretches(factor, lambda: [(e.start, flat[e.start : e.stop]) for e in layout.entries])
+    assert torch.equal(parts.storage, whole.storage)
+    assert torch.equal(parts.touched_rows, (table != 0).any(1))
+    one, other = mean(parts, 1.0), mean(whole, 1.0)
+    assert torch.equal(one.view(torch.int32), other.view(torch.int32))
+    merged = ExactSum(layout)
+    merged.merge(parts)
+    assert torch.equal(merged.storage, whole.storage)
+    parts.clear()
+    assert not parts.storage.any()
+    assert not parts.touched_rows.any()

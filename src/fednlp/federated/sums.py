@@ -122,7 +122,7 @@ class ExactSum:
             check_finite(values)
         scale = factor * 2.0**FRACTION_BITS
         for start, values in stretches():
-            if self.layout.table is None or start < self.layout.dense:
+            if start + len(values) <= self.layout.dense:
                 self._add_at(start, values, scale)
                 continue
             table = values.view(self.layout.table_shape)

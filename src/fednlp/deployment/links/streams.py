@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from fednlp.deployment.links import Session, Wake
+from fednlp.deployment.messages import printable
 
 GOODBYE = 5.0
 """Seconds that the other end has to end a stream."""
@@ -25,7 +26,7 @@ def report_in_lines(loop: asyncio.AbstractEventLoop, log: Callable[[str], None])
     def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if not isinstance(error, asyncio.CancelledError):  # it was told to end
-            log(f"{context['message']}{'' if error is None else f': {error!r}'}")
+            log(printable(f"{context['message']}{'' if error is None else f': {error!r}'}"))
 
     loop.set_exception_handler(report)
 

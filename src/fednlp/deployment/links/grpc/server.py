@@ -32,6 +32,7 @@ from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
 from fednlp.deployment.links.streams import drive, hush, report_in_lines, waker
 from fednlp.deployment.links.system import allow_many_files, why_not_listening
+from fednlp.deployment.messages import printable
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, ProtocolError, RunError
 from fednlp.runtime.allocator import keep_freed_memory
@@ -202,13 +203,27 @@ def _handlers(
         assert challenges is not None
         return challenges.issue()
 
+    def told(handler: Callable[[Any, Any], Any]) -> Any:
+        """Return a handler whose unforeseen errors are said in a line, since gRPC says them in its own log alone."""
+
+        async def handle(requests: Any, context: Any) -> Any:
+            try:
+                return await handler(requests, context)
+            except grpc.aio.BaseError:
+                raise
+            except Exception as error:
+                log(_peer(context), f"an error that fednlp does not know: {printable(repr(error))}")
+                raise
+
+        return handle
+
     methods = {
-        SESSION: grpc.stream_stream_rpc_method_handler(session_handler),
+        SESSION: grpc.stream_stream_rpc_method_handler(told(session_handler)),
         # A client sends one message to these; taken as a stream, it is not read before its handler asks for it.
-        ENROL: grpc.stream_unary_rpc_method_handler(enrol_handler),
+        ENROL: grpc.stream_unary_rpc_method_handler(told(enrol_handler)),
     }
     if challenges is not None:
-        methods[CHALLENGE] = grpc.stream_unary_rpc_method_handler(challenge_handler)
+        methods[CHALLENGE] = grpc.stream_unary_rpc_method_handler(told(challenge_handler))
     return grpc.method_handlers_generic_handler(SERVICE, methods)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from fednlp.deployment.links import NotThere
 from fednlp.deployment.links.mqtt.paho_client import CallbackAPIVersion, Client, MQTTv311
+from fednlp.deployment.messages import printable
 from fednlp.deployment.names import broker_scheme
 from fednlp.errors import RunError
 
@@ -159,6 +160,13 @@ class Broker:
             self._loop.remove_writer(connection)
 
     def _read(self) -> None:
+        try:
+            self._read_all()
+        except Exception as error:  # paho would meet the same packet again, for ever
+            self._lost(f"what the broker at {self._where} has sent cannot be read ({printable(repr(error))})")
+            self.close()
+
+    def _read_all(self) -> None:
         self._client.loop_read()
         while (connection := self._client.socket()) is not None:
             if not (isinstance(connection, ssl.SSLSocket) and connection.pending()):

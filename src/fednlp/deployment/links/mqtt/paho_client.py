@@ -12,7 +12,7 @@ from fednlp.errors import MissingDependency
 try:
     from paho.mqtt.client import Client as PahoClient
     from paho.mqtt.client import MQTTMessage, MQTTv311
-    from paho.mqtt.enums import CallbackAPIVersion
+    from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 except ImportError:
     raise MissingDependency(
         "a federation over MQTT needs paho-mqtt: run pip install 'fednlp[mqtt]'"
@@ -35,6 +35,10 @@ class Client(PahoClient):  # type: ignore[misc]
         """Hand a message of quality of service 1 over as it lies in the packet."""
         command, packet = self._in_packet["command"], memoryview(self._in_packet["packet"])
         start = 2 * _SHORT.size + (_SHORT.unpack_from(packet)[0] if len(packet) >= _SHORT.size else 0)
+        if (
+            command & _QOS > _QOS_1
+        ):  # nobody subscribes to more, and paho would hold such messages without a bound
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
         if command & _QOS != _QOS_1 or not 2 * _SHORT.size < start <= len(packet):
             packet.release()  # paho's own method grows it no more, and slices it
             return super()._handle_publish()
