@@ -2,11 +2,11 @@
 
 The bound is a plain TCP copy in Python: chunks of 1 MiB by ``sendall``, received into one buffer and written to a file;
 ``checked`` is the same with a SHA-256 of what arrived. Against them stands an upload as a site sends it: from the
-moment when its answer is on its own disk to the moment when the server has checked its SHA-256 and stored it, over gRPC
+moment when its answer is offered to the moment when the server has checked its SHA-256 and stored it, over gRPC
 without TLS and with TLS on both sides (mTLS). ``stream`` is gRPC alone: the same bytes over the same link, written to a
 file and not checked. ``mqtt`` is that by way of mosquitto, with TLS from end to end, where mosquitto is installed.
-``fsync`` at the server is measured there, and not part of any of them. ``answer`` is what the site does before: it
-hashes its file and puts it on the disk. All of them alternate, so that they meet the same machine.
+``fsync`` at the server is measured there, and not part of any of them. ``answer`` is what the site does meanwhile: it
+puts its file on the disk. All of them alternate, so that they meet the same machine.
 All times are in seconds, ``cpu`` those of the receiving process.
 """
 
@@ -168,6 +168,7 @@ def receive_upload(port: Any, results: Any, folder: Path, size: int, repeats: in
     listen(port, lambda peer, wake: hub.session(0, wake, time.monotonic), tls)
     for number in range(1, repeats + 1):
         hub.ask(0, Call(f"{number}.0.train", {}), size)
+        arrivals.synced = 0.0  # of the transfer alone
         hub.take(None)
         arrivals.tell(time.monotonic() - arrivals.synced)
         hub.forget(number)
@@ -279,12 +280,14 @@ class Upload(Runner):
         self.connect(self.session.begin, authority)
 
     def prepare(self) -> dict[str, float]:
+        from fednlp.deployment.objects import Written, ref_of
+
         call, body = self.calls.get(), self.folder / "body"
         body.write_bytes(self.data)
+        written = Written(body, ref_of(body))
         begin = time.monotonic()
-        self.session.answer(call, {}, body)  # the transfer begins before this returns
-        now = time.monotonic()
-        return {"answer": now - begin, "begin": now}
+        self.session.answer(call, {}, written)  # the transfer begins, and may end, before this returns
+        return {"answer": time.monotonic() - begin, "begin": begin}
 
     def send(self) -> None: ...
 
