@@ -132,7 +132,9 @@ def federate(
     if not values:
         raise ConfigError("there are no clients: give at least one client's data")
     if seconds is not None and len(seconds) != len(values):
-        raise ConfigError(f"seconds has {len(seconds)} of {plural(len(values), 'client')}: give one for each")
+        raise ConfigError(
+            f"seconds has {plural(len(seconds), 'number')} for {plural(len(values), 'client')}: give one for each"
+        )
     start = _start(trainer.get_model_params())
     runtime = TrainerRuntime(trainer, values, algorithm, start)
     state = State(0, runtime.layout, runtime.layout.flatten(start), algorithm.server.init(runtime.layout))

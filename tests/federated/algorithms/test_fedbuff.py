@@ -474,7 +474,7 @@ def test_without_a_clock_a_trainer_is_refused() -> None:
         federate(Half(), [[1.0], [2.0]], fedbuff(2, buffer_size=1), num_rounds=1)
     with pytest.raises(ConfigError, match="buffer_size = 3 is more than the 2 clients"):
         federate(Half(), [[1.0], [2.0]], fedbuff(2, buffer_size=3), num_rounds=1, seconds=[1.0, 1.0])
-    with pytest.raises(ConfigError, match="seconds has 1 of 2 clients"):
+    with pytest.raises(ConfigError, match="seconds has 1 number for 2 clients"):
         federate(Half(), [[1.0], [2.0]], fedbuff(2, buffer_size=1), num_rounds=1, seconds=[1.0])
 
 
