@@ -33,7 +33,7 @@ def run(program: str, *words: str, switch: str | None = "1") -> subprocess.Compl
 
 
 def test_first_round_needs_no_heavy_library(document: Any, tmp_path: Path) -> None:
-    """Neither the compiler nor sharded tensors, sympy, scipy, pandas or scikit-learn are loaded after a round and its scores."""
+    """No compiler, sharded tensors, sympy, scipy, pandas or scikit-learn after a round and its scores."""
     file = tmp_path / "tiny.toml"
     file.write_text(tomli_w.dumps(document({"evaluation.every": 1})), encoding="utf-8")
     done = run(
