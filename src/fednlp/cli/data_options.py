@@ -43,6 +43,7 @@ Set = Annotated[
 
 TYPED = {
     "data.path": "SOURCE",
+    "data.columns": "--column",
     **{
         f"data.{key}": f"--{key.replace('_', '-')}"
         for key in ("text", "label", "test_path", "test_fraction", "delimiter", "on_invalid_row")
