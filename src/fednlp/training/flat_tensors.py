@@ -4,7 +4,7 @@ The tensors of the model are views of the buffer. So an optimiser sees two or th
 short ones. The word embedding and frozen parameters have no place in it.
 
 Personal tensors lie behind the shared ones, in a layout of their own: they are trained alike, come from the client's
-own record, and go back into it. The global model has no part in them.
+own record, and go back into it. They are no part of the global model.
 """
 
 from collections.abc import Iterator
