@@ -39,9 +39,8 @@ def world() -> Any:
 def end_all(comm: Any) -> None:
     """Stop all ranks at once; what went wrong has been said, and MPI adds nothing to it."""
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-        with suppress(
-            OSError, ValueError
-        ):  # it is closed, or its disk is full: the ranks are stopped all the same
+        # A stream may be closed, or its disk full: the ranks are stopped all the same.
+        with suppress(OSError, ValueError):
             stream.flush()
             _wait_for_reader(number)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
