@@ -394,7 +394,7 @@ def test_a_reply_that_is_on_its_way_to_the_disk_is_not_given_up(
     """With FedBuff a site's time may be over while its update is synced."""
     later: list[Any] = []
     hub = Hub(tmp_path / "hub", "run", later.append)
-    hub.eager = False
+    hub.storing.eager = False
     session = arriving(hub, tmp_path)
     partial_sync = Partial.sync
 

@@ -61,7 +61,7 @@ def open_user_data(
     if test_path is not None:
         if test_path.resolve() == path.resolve():
             raise DataError(
-                f"test_path is the training file {path}: leave it out to hold a test set out of it"
+                f"data.test_path is the training file {path}: leave it out to hold a test set out of it"
             )
         test, _, _ = open_one(test_path)
     place = path.resolve()

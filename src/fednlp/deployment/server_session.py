@@ -219,7 +219,7 @@ class ServerSession:
             return self._say(Stored(reply.id))
         if self._hub.is_unwanted(reply.id):
             return self._say(Withdrawn(reply.id))
-        if self._hub.uses_another(reply):  # whose file is in use: this one is withdrawn with the round
+        if self._hub.replies.uses_another(reply):  # its file is in use: this one is withdrawn with the round
             return None
         open_call = self._hub.open_calls(self.client).get(reply.id)
         if (
