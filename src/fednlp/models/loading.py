@@ -46,10 +46,14 @@ def empty_model(auto: Any, config: Any, **options: Any) -> Any:
 
 
 @contextmanager
-def without_draws() -> Iterator[None]:
+def without_draws(*, of_shapes_alone: bool = False) -> Iterator[None]:
     """Build models inside the ``with`` block without drawing weights: for weights that the caller sets.
 
-    Memory that is not written takes no room.
+    Memory that is not written takes no room. PyTorch imports sympy to draw, to count a range, or to copy an order of
+    axes on the meta device; none of it is done there.
+
+    Args:
+        of_shapes_alone: Draw weights that have memory, as a checkpoint lacks them, and nothing on the meta device.
     """
     import torch
     from torch.overrides import TorchFunctionMode
@@ -66,9 +70,13 @@ def without_draws() -> Iterator[None]:
         ) -> Any:
             kwargs = kwargs or {}
             if func in drawing:
-                return args[0] if args else kwargs["tensor"]
+                tensor = args[0] if args else kwargs["tensor"]
+                if tensor.is_meta or not of_shapes_alone:
+                    return tensor
             if func is torch.arange and kwargs.get("device") == torch.device("meta"):
                 return func(*args, **kwargs | {"device": "cpu"}).to("meta")
+            if func is torch.empty_like and args and args[0].is_meta and args[0].is_contiguous():
+                kwargs = {"memory_format": torch.contiguous_format} | kwargs
             return func(*args, **kwargs)
 
     with Undrawn():
@@ -77,10 +85,7 @@ def without_draws() -> Iterator[None]:
 
 @contextmanager
 def without_memory() -> Iterator[None]:
-    """Build models inside the ``with`` block as shapes alone, on PyTorch's meta device.
-
-    Nothing is drawn, and ranges are counted on the CPU: PyTorch imports sympy to do this on the meta device.
-    """
+    """Build models inside the ``with`` block as shapes alone, on PyTorch's meta device; nothing is drawn."""
     import torch
 
     with without_draws(), torch.device("meta"):

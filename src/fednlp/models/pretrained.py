@@ -133,14 +133,15 @@ def pretrained_model(
                 )
             model: nn.Module = empty_model(auto, config, dtype=torch.float32)
             return model
-        model, report = load_pretrained(
-            auto,
-            source,
-            config=config,
-            dtype=torch.float32,
-            ignore_mismatched_sizes=True,
-            output_loading_info=True,
-        )
+        with without_draws(of_shapes_alone=True):
+            model, report = load_pretrained(
+                auto,
+                source,
+                config=config,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,
+                output_loading_info=True,
+            )
         _refuse_resized(model, model_class, [key for key, *_ in report["mismatched_keys"]])
         if require_head:
             _refuse_headless(model, source, report["missing_keys"])
