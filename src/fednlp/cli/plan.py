@@ -48,10 +48,8 @@ def plan(
 
     from fednlp import config
     from fednlp.cli.console import Console
-    from fednlp.disk import atomic
-    from fednlp.errors import RunError
     from fednlp.simulation.public_set import on_public_set
-    from fednlp.simulation.training_plan import PlanLimits, find_training_plan, selection_text
+    from fednlp.simulation.training_plan import PlanLimits, find_training_plan
 
     settings = config.load(experiment, changes or [], full)
     if variant is not None:
@@ -71,15 +69,24 @@ def plan(
         found = find_training_plan(settings, limits, console.log, console.on_progress)
         console.close()
         _show(found, console, as_json)
-        if found.chosen is None:
-            raise RunError(_why(found))
-        text = selection_text(found)
-        if not as_json:
-            print(f"\n{text}")
-        if out is not None:
-            with atomic(out, "name a file elsewhere") as file:
-                file.write(text.encode())
-            console.log(f"written {out}: put its table into an experiment on the same model")
+        _keep(found, out, console, as_json)
+
+
+def _keep(found: "PlanSearchResult", out: Path | None, console: "Console", as_json: bool) -> None:
+    """Print the chosen plan as TOML, and write it into a file."""
+    from fednlp.disk import atomic
+    from fednlp.errors import RunError
+    from fednlp.simulation.training_plan import selection_text
+
+    if found.chosen is None:
+        raise RunError(_why(found))
+    text = selection_text(found)
+    if not as_json:
+        print(f"\n{text}")
+    if out is not None:
+        with atomic(out, "name a file elsewhere") as file:
+            file.write(text.encode())
+        console.log(f"written {out}: put its table into an experiment on the same model")
 
 
 def _show(found: "PlanSearchResult", console: "Console", as_json: bool) -> None:
