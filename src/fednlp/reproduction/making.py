@@ -91,7 +91,7 @@ class Making:
 
     def reasons(self, works: Sequence[Work]) -> dict[tuple[str, str], str]:
         """Return why tables and figures are not finished, those that were not asked for among them."""
-        expected = expected_seconds([job for work in works for job in work.every], self._record)
+        expected = expected_seconds(self._jobs.values(), self._record)
         asked = {work.id for work in self._asked}
         found = {}
         for work in works:
