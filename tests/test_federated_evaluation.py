@@ -97,7 +97,7 @@ def test_it_is_shown(plain: RunDir, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"algorithm.name": "centralised"}, "evaluation.federated has no part in centralised"),
+        ({"algorithm.name": "centralised"}, "evaluation.federated is not supported by centralised"),
         (
             {"privacy": {"clip": 0.5, "noise": 0.3}, "algorithm": {"name": "fedavg", "weighting": "uniform"}},
             r"the guarantee of \[privacy\] does not cover: leave it out",

@@ -205,13 +205,13 @@ def test_the_options_of_an_own_partition_are_its_parameters(
             {"method": "my_own:parts", "alpha": 1.0},
             "alpha has no effect with method 'my_own:parts': leave it out, or",
         ),
-        ({"method": "my_own:parts", "options": {"shft": 1}}, "shft has no effect"),
+        ({"method": "my_own:parts", "options": {"shft": 1}}, "partition.options.shft has no effect"),
         (
             {"method": "my_own:parts", "options": {"seed": 1}},
             "seed is no option of a partitioner: say partition.seed",
         ),
         ({"method": "my_own:parts", "options": {"shift": "x"}}, "shift = x: input should be a valid number"),
-        ({"method": "my_own:short"}, "needs clients: say clients = ..."),
+        ({"method": "my_own:short"}, "needs clients: say partition.clients = ..."),
     ],
 )
 def test_options_that_an_own_partition_does_not_take(

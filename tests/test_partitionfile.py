@@ -98,7 +98,7 @@ def test_several_partitions_in_a_file(texts: Path, tmp_path: Path) -> None:
     ("options", "said"),
     [
         ({"file": "nowhere.npz"}, "there is no partition file"),
-        ({"file": "part.npz", "part": "uniform"}, "leave part out"),
+        ({"file": "part.npz", "part": "uniform"}, "leave partition.part out"),
         ({"file": "other.npz"}, "was made for other data"),
     ],
 )

@@ -210,7 +210,9 @@ def test_silos_that_are_none_or_another_number(sites: Path, texts: Path) -> None
         PartitionError, match=r'texts is one data set, and partition.method = "silos" makes a client'
     ):
         partition_source(settled(str(texts), method="silos"), None, None, print)
-    with pytest.raises(PartitionError, match="the data have 5 silos, and clients = 9: leave clients out"):
+    with pytest.raises(
+        PartitionError, match=r"the data have 5 silos, and partition.clients = 9: leave it out"
+    ):
         partition_source(settled(str(sites), clients=9), None, None, print)
     assert partition_source(settled(str(sites), clients=5), None, None, print)["clients"] == 5
 

@@ -19,16 +19,15 @@ def codec(megabytes: float, repeats: int) -> dict[str, Any]:
     import numpy as np
     import torch
 
-    from fednlp.deployment.links import KEPT
+    from fednlp.deployment.links.system import reuse_memory
     from fednlp.deployment.message_types import UploadChunk
     from fednlp.deployment.messages import from_client
     from fednlp.deployment.messages import pack as frame
     from fednlp.federated.message import pack
     from fednlp.federated.params import Layout
     from fednlp.federated.upload import flat_of
-    from fednlp.runtime.allocator import keep_freed_memory
 
-    keep_freed_memory(KEPT)  # as both ends of a connection do
+    reuse_memory()  # as both ends of a connection do
     numel = round(megabytes * 1e6) // 4
     values = torch.from_numpy(np.random.default_rng(0).standard_normal(numel, dtype=np.float32))
     side = 1024

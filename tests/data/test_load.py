@@ -162,8 +162,11 @@ def test_the_seed_draws_the_test_set(path: Path) -> None:
             r"^unknown data set 'zzz': fednlp data list shows .*; a data set of the hub is named \"owner/",
         ),
         ({"name": "zzz", "path": "."}, r"^unknown data set 'zzz': fednlp data list shows "),
-        ({"name": "bbc", "test_path": "."}, r"^test_path goes with path alone: "),
-        ({"path": "PATH", "test_path": "PATH"}, r"^test_path is the training file .*mine.csv: leave it out"),
+        ({"name": "bbc", "test_path": "."}, r"^data.test_path goes with data.path alone: "),
+        (
+            {"path": "PATH", "test_path": "PATH"},
+            r"^data.test_path is the training file .*mine.csv: leave it out",
+        ),
         (
             {"path": "PATH", "text": "label"},
             r"^text and label are both the column 'label': name two columns$",

@@ -145,9 +145,12 @@ def test_a_column_that_is_named_narrows_the_choice() -> None:
     [
         (
             {"columns": {"sorce": "a"}},
-            r"^columns: unknown name 'sorce': did you mean 'source'\? it is one of text, ",
+            r"^data.columns: unknown name 'sorce': did you mean 'source'\? it is one of text, ",
         ),
-        ({"columns": {"text": "a"}, "text": "b"}, "^text is 'b', and columns say 'a': say it once$"),
+        (
+            {"columns": {"text": "a"}, "text": "b"},
+            r"^data.text is 'b', and data.columns says 'a': say it once$",
+        ),
         (
             {"task": "question-answring"},
             r"^unknown task 'question-answring': did you mean 'question-answering'\?",

@@ -1,10 +1,15 @@
 """A disk that forgets: what was written and never synced may be there after a crash, or not, or in part."""
 
 import errno
+import hashlib
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import NoReturn
+from unittest import mock
 
 import pytest
 
@@ -103,3 +108,14 @@ class FailingDisk:
         for offset, data in sorted(dirty.items()):
             there.extend(bytes(max(0, offset + len(data) - len(there))))
             there[offset : offset + len(data)] = data
+
+
+@contextmanager
+def unreadable() -> Iterator[None]:
+    """Have files fail to be read for the time of a block, as on a disk with bad sectors."""
+
+    def fails(*given: object) -> NoReturn:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with mock.patch.object(hashlib, "file_digest", fails), mock.patch.object(os, "pread", fails):
+        yield

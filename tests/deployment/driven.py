@@ -8,7 +8,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.call_preparation import ReadyCall
+from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.message_types import Call
 from fednlp.deployment.object_cache import ObjectCache

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.call_preparation import ReadyCall
+from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.message_types import (
     Bye,
     Call,

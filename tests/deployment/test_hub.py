@@ -27,7 +27,7 @@ from fednlp.deployment.objects import Partial, ref_of
 from fednlp.deployment.server_session import ServerSession
 from fednlp.errors import ProtocolError, RunError
 
-from .disks import FailingDisk
+from .disks import FailingDisk, unreadable
 from .ends import drain, greeting
 
 
@@ -394,7 +394,7 @@ def test_a_reply_that_is_on_its_way_to_the_disk_is_not_given_up(
     """With FedBuff a site's time may be over while its update is synced."""
     later: list[Any] = []
     hub = Hub(tmp_path / "hub", "run", later.append)
-    hub.eager = False
+    hub.storing.eager = False
     session = arriving(hub, tmp_path)
     partial_sync = Partial.sync
 
@@ -454,6 +454,33 @@ def test_bytes_that_a_disk_failed_to_write_are_written_once_more_before_they_are
     later.pop()()
     assert drain(session) == [Stored("1.0.train")]
     assert bytes(disk.durable[body.stat().st_ino]) == data
+
+
+def test_an_upload_that_went_on_and_cannot_be_read_ends_the_connection_and_is_checked_in_the_next(
+    tmp_path: Path,
+) -> None:
+    data, update, later = b"the first half, the second half", tmp_path / "update", list[Any]()
+    update.write_bytes(data)
+    ref, hub = ref_of(update), Hub(tmp_path / "hub", "run", later.append)
+    hub.inbox.body("1.0.train", ref.digest).write_bytes(data[:15])
+    hub.ask(0, Call("1.0.train", {}), ref.size)
+    for _ in range(2):
+        session = joined(hub)
+        session.receive(pack(Reply("1.0.train", {}, ref.digest, ref.size)))
+        if drain(session) == [Resume("1.0.train", 15)]:
+            session.receive(pack(UploadChunk("1.0.train", 15), data[15:]))
+        with unreadable():
+            later.pop()()
+        with pytest.raises(
+            RunError, match=r"cannot read .*1\.0\.train\..* \(Input/output error\): mend its disk"
+        ):
+            session.next_frame()
+        session.close()
+    session = joined(hub)
+    session.receive(pack(Reply("1.0.train", {}, ref.digest, ref.size)))
+    assert drain(session) == []
+    later.pop()()
+    assert drain(session) == [Stored("1.0.train")]
 
 
 def test_an_error_of_the_removal_in_the_background_reaches_the_round(

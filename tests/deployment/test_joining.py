@@ -335,7 +335,7 @@ def test_an_organisation_s_mistakes(tmp_path: Path) -> None:
     named = made.issue("not a name!", made.key, x509.DNSName("*.example.org"), x509.DNSName("nord"))
     assert named.site() == "nord"
     for days, reason in (
-        (9, r"nord.crt expired on .* have it issued anew, or set the clock"),
+        (9, r"nord.crt expired on .* have a new one issued, or set the clock"),
         (-9, "is valid from"),
     ):
         with pytest.raises(IdentityError, match=reason):

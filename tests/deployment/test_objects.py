@@ -3,6 +3,7 @@
 import errno
 import hashlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
@@ -12,8 +13,10 @@ from hypothesis import strategies as st
 
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.objects import Partial, ref_of, write_object
+from fednlp.deployment.objects import ObjectFile, Partial, ref_of, write_object
 from fednlp.errors import RunError
+
+from .disks import unreadable
 
 DATA = b"weights" * 1000
 REF = ObjectRef(hashlib.sha256(DATA).hexdigest(), len(DATA))
@@ -111,3 +114,30 @@ def test_a_disk_that_is_full_at_any_chunk_leaves_what_arrived_before_and_the_res
     assert later.check()
     later.close()
     assert path.read_bytes() == data
+
+
+def test_a_file_that_cannot_be_read_is_said_in_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "object"
+    path.write_bytes(b"an object")
+    ref = ref_of(path)
+    (tmp_path / "cache").mkdir()
+    for name in (ref.digest, f"{ref.digest}.part"):
+        (tmp_path / "cache" / name).write_bytes(b"an object")
+    cache, sent = ObjectCache(tmp_path / "cache"), ObjectFile(path, ref)
+    partial = cache.begin(ref)
+    reads: list[Callable[[], object]] = [
+        lambda: cache.find(ref),
+        lambda: cache.keep(partial),
+        lambda: sent.chunk(0),
+    ]
+    for read in reads:
+        with (
+            unreadable(),
+            pytest.raises(RunError, match=r"cannot read .* \(Input/output error\): mend its disk"),
+        ):
+            read()
+    assert cache.keep(partial)
+    assert sent.chunk(0) == b"an object"
+    sent.close()
+    with pytest.raises(RunError, match=r"cannot read .*gone \(No such file or directory\)"):
+        ObjectFile(tmp_path / "gone", ref)

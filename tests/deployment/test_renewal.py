@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fednlp.deployment.access import Access, access_of
+from fednlp.deployment.call_preparation import ReadyCall
 from fednlp.deployment.certificates import load_certificate
-from fednlp.deployment.client_session import ReadyCall
 from fednlp.deployment.credentials import channel_credentials, server_credentials
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import streams

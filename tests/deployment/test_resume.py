@@ -8,7 +8,8 @@ from random import Random
 import pytest
 
 from fednlp.deployment import objects
-from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.call_preparation import ReadyCall
+from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.message_types import (

@@ -11,7 +11,7 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment.bound_run import BoundRun
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.lost_state import ANEW, require_same_data
+from fednlp.deployment.lost_state import STATE_IS_LOST, require_same_data
 from fednlp.deployment.message_types import Call
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.setup import Again, Ready
@@ -77,7 +77,7 @@ def test_a_site_without_state_goes_on_as_if_nothing_had_happened(
     assert rounds(deployed) == rounds(simulated)
     weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
     assert weights[0] == weights[1]
-    assert ANEW not in machines.lines
+    assert STATE_IS_LOST not in machines.lines
 
 
 @pytest.mark.parametrize("lost", [None, ("record.bin",)])
@@ -89,7 +89,7 @@ def test_what_a_site_keeps_for_itself_begins_anew(
     machines = Losing(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path, lost=lost)
     lines = rounds(machines.run())
     assert [(line["cohort"], line.get("dropped")) for line in lines] == [([0, 1], None)] * 3
-    assert machines.lines.count(ANEW) == 1
+    assert machines.lines.count(STATE_IS_LOST) == 1
 
 
 def test_a_control_variate_does_not_begin_anew(experiment: Make, tmp_path: Path) -> None:

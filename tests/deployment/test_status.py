@@ -200,7 +200,7 @@ def test_what_the_server_writes(directory: RunDir) -> None:
     ]
 
     members[1].state = "enrolled"
-    hub._client(0).session = Session()  # type: ignore[assignment]
+    hub.client(0).session = Session()  # type: ignore[assignment]
     for client in (0, 1):
         hub.ask(client, Call(f"1.{client}.train", {}, {}))
     watched = writer.watched(NullCallback())

@@ -55,6 +55,22 @@ class InManyLines(Exception):
         return "<status = lost\n\t\x1b[2Jdetails>"
 
 
+def test_a_flood_of_failures_is_ten_lines_and_how_many_more_there_were() -> None:
+    lines: list[str] = []
+
+    async def fails() -> None:
+        loop = asyncio.get_running_loop()
+        report_in_lines(loop, lines.append, seconds=0.0)
+        for count in (13, 10):
+            for number in range(count):
+                loop.call_exception_handler({"message": f"failure {number}"})
+            await asyncio.sleep(0.001)
+
+    asyncio.run(fails())
+    shown = [f"failure {number}" for number in range(10)]
+    assert lines == [*shown, "3 more errors of the connections within 0 s", *shown]
+
+
 def test_what_fails_in_a_loop_is_said_in_a_line_and_an_end_is_not() -> None:
     lines: list[str] = []
 

@@ -6,7 +6,8 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.call_preparation import ReadyCall
+from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink

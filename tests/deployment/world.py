@@ -6,7 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.call_preparation import ReadyCall
+from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.message_types import Call

@@ -74,7 +74,7 @@ def test_a_cohort_that_is_none_is_left_to_who_asked_for_it() -> None:
             {"privacy": {"clip": 1.0, "noise": 1.0}, "algorithm.weighting": "uniform"},
             "a fast client also decides who else counts",
         ),
-        ({"algorithm": {"name": "fedbuff"}}, "fedbuff waits for no client"),
+        ({"algorithm": {"name": "fedbuff"}}, "fedbuff, which waits for no client"),
         ({"algorithm": {"name": "centralised"}}, "not supported by centralised"),
     ],
 )

@@ -152,7 +152,10 @@ def test_many_texts_are_clustered_by_a_sample(monkeypatch):
 
 def test_more_clusters_than_texts_are_refused_and_equal_texts_are_not():
     vectors = np.zeros((4, 2), np.float32)
-    with pytest.raises(PartitionError, match="4 training examples cannot make 5 clusters: ask for at most 4"):
+    with pytest.raises(
+        PartitionError,
+        match=r"4 training examples cannot make 5 clusters: say at most partition.clusters = 4",
+    ):
         cluster_groups(vectors, vectors, 5, seed=0)
     train, test = cluster_groups(vectors, vectors, 3, seed=0)
     assert len(set(train) | set(test)) == 1

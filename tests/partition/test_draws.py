@@ -96,7 +96,7 @@ def test_skewed_sizes_are_in_proportion():
 
 @pytest.mark.parametrize("sizes", [equal_sizes, lambda *a: skewed_sizes(*a, 1.0)])
 @pytest.mark.parametrize(
-    ("clients", "said"), [(8, "7 training examples: ask for at most 7"), (0, "at least 1")]
+    ("clients", "said"), [(8, "7 training examples: say at most partition.clients = 7"), (0, "at least 1")]
 )
 def test_more_clients_than_examples_are_refused(sizes, clients, said):
     with pytest.raises(PartitionError, match=said):

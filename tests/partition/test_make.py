@@ -121,12 +121,12 @@ def test_each_needed_option_is_asked_for_by_name(method):
         (PartitionSpec("unifrom", clients=2), "no partition method 'unifrom': did you mean 'uniform'"),
         (
             PartitionSpec("uniform", clients=2, beta=1.0),
-            "leave it out, or use cluster or label.quantity or quantity",
+            "leave it out, or use the method cluster or label.quantity or quantity",
         ),
         (PartitionSpec("label", clients=2, alpha=1.0, field="x"), "field has no effect"),
         (
             PartitionSpec("label", clients=2, alpha=0.0),
-            "alpha = 0.0: input should be greater than 0; say, for example, alpha = 1.0",
+            "alpha = 0.0: input should be greater than 0; say, for example, partition.alpha = 1.0",
         ),
         (
             PartitionSpec("quantity", clients=2, beta=float("inf")),
@@ -136,12 +136,12 @@ def test_each_needed_option_is_asked_for_by_name(method):
         (PartitionSpec("uniform", clients=2.5), "clients = 2.5: input should be a valid integer"),
         (
             PartitionSpec("label", clients=2, alpha=1.0, alhpa=1.0),
-            "alhpa has no effect with method 'label': did you",
+            "partition.alhpa has no effect with method 'label': did you",
         ),
         (PartitionSpec("file", file="part.npz"), "is read, not made: Partition.load reads one"),
         (
             PartitionSpec("uniform", clients=4),
-            "4 clients cannot share 3 training examples: ask for at most 3",
+            "4 clients cannot share 3 training examples: say at most partition.clients = 3",
         ),
         (PartitionSpec("natural", field="f"), "needs the field 'f'"),
         (PartitionSpec("cluster", clients=2, alpha=1.0), "needs the texts"),

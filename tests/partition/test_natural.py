@@ -32,7 +32,7 @@ def test_a_missing_value_is_named(missing):
 
 
 def test_another_number_of_clients_is_refused():
-    with pytest.raises(PartitionError, match=r"has 2 values, each a client, not 3: .* clients = 2"):
+    with pytest.raises(PartitionError, match=r"has 2 values, each a client, not 3: .*partition.clients = 2"):
         natural_owners(["a", "b"], "author", clients=3)
     with pytest.raises(PartitionError, match=r"has 2 values, each a client, not 1"):
         natural_owners(["a", "b"], "author", clients=1)

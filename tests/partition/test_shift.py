@@ -229,7 +229,9 @@ def test_a_hundred_thousand_clients():
     ],
 )
 def test_fewer_examples_than_clients_are_refused(share):
-    with pytest.raises(PartitionError, match="5 clients cannot share 4 training examples: ask for at most 4"):
+    with pytest.raises(
+        PartitionError, match=r"5 clients cannot share 4 training examples: say at most partition.clients = 4"
+    ):
         share(4, 5, 0)
 
 

@@ -191,6 +191,13 @@ def test_a_share_outside_0_to_1_is_no_target(new_run: NewRun, tmp_path: Path, ta
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("target", [45.0, -0.1])
+def test_a_correlation_is_no_percentage(new_run: NewRun, tmp_path: Path, target: float) -> None:
+    folder = new_run(environment={"data": {"metric": "mcc"}})
+    with pytest.raises(RunError, match=r"^--target [-.\d]*: MCC cannot be that$"):
+        write_report([folder], tmp_path / "out", target)
+
+
 def test_a_metric_that_is_no_share_takes_any_target(new_run: NewRun) -> None:
     folder = new_run(environment={"data": {"metric": "bleu"}})
     run = _written(folder, {"bytes_up": 3, "evaluation": {"global": {"bleu": 31.5}}})

@@ -136,6 +136,8 @@ def test_a_report_of_one_run_shows_every_metric_and_its_clients(new_run: NewRun,
     text = " ".join(Page(paths[0].read_text(encoding="utf-8")).text)
     for expected in ("Global test macro F1", "Global test MCC", "Linux-test", "0.0005", "4,388,756", "AdamW"):
         assert expected in text
+    assert re.search(r"Global test macro F1\s+[\d.]+ %", text)
+    assert re.search(r"Global test MCC\s+0\.\d+\s(?!%)", text)
     names = {path.name for path in paths}
     assert {
         "report.html",

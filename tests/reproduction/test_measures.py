@@ -37,13 +37,36 @@ SCORES = {"one/base": [0.1, 0.2], "two/base": [0.3, 0.5], "one/quick": [0.2, 0.4
 SCORES |= {"two/quick": SCORES["one/quick"], "lone/quick": SCORES["one/quick"]}
 
 
-def run_of(scores: list[float]) -> Run:
+def run_of(scores: list[float], metric: str = "accuracy") -> Run:
     """Return a finished run with these scores by round."""
     rounds = [
-        {"round": number, "evaluation": {"global": {"accuracy": score}}}
-        for number, score in enumerate(scores, 1)
+        {"round": number, "evaluation": {"global": {metric: score}}} for number, score in enumerate(scores, 1)
     ]
-    return Run(Path(), {}, {}, tuple(rounds), {}, cast(ClientTable, None))
+    environment, summary = {"data": {"metric": metric}}, {"evaluation": rounds[-1]["evaluation"]}
+    return Run(Path(), {}, environment, tuple(rounds), summary, cast(ClientTable, None))
+
+
+def work_of(paper: Paper) -> Work:
+    """Return its only entry with a job for each method of its runs."""
+    experiment: Any = cast(Experiment, SimpleNamespace())
+    jobs = {
+        key: [
+            Job(f"{key}/{method}", 0, 1.0, Path(), Planned(method, 0, experiment, Path()))
+            for method in methods
+        ]
+        for key, methods in METHODS.items()
+    }
+    return Work(paper, paper.entries[0], jobs)
+
+
+@pytest.mark.parametrize(("metric", "found"), [("accuracy", 25.0), ("pearson", 25.0), ("mse", 0.25)])
+def test_shares_and_correlations_are_shown_as_papers_print_them(metric: str, found: float) -> None:
+    work, outcomes = (
+        work_of(Paper.model_validate(PAPER)),
+        Outcomes({"lone/quick": run_of([0.25], metric)}, {}),
+    )
+    score = work.entry.columns[0].model_copy(update={"measure": "score"})
+    assert cells(work, outcomes, score) == {"lone": {0: found}}
 
 
 @pytest.mark.parametrize(
@@ -58,16 +81,7 @@ def test_a_target_is_of_the_cells_own_runs_where_they_have_the_method(
     missing: str, found: dict[str, int]
 ) -> None:
     """While the run that sets a target is not finished, no other run's score stands for it."""
-    paper = Paper.model_validate(PAPER)
-    experiment: Any = cast(Experiment, SimpleNamespace())
-    jobs = {
-        key: [
-            Job(f"{key}/{method}", 0, 1.0, Path(), Planned(method, 0, experiment, Path()))
-            for method in methods
-        ]
-        for key, methods in METHODS.items()
-    }
-    entry = paper.entries[0]
+    work = work_of(Paper.model_validate(PAPER))
     outcomes = Outcomes({name: run_of(values) for name, values in SCORES.items() if name != missing}, {})
-    figures = cells(Work(paper, entry, jobs), outcomes, entry.columns[0])
+    figures = cells(work, outcomes, work.entry.columns[0])
     assert {row: values[0] for row, values in figures.items()} == found

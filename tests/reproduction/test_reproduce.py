@@ -2,6 +2,7 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,7 +14,10 @@ import tomli_w
 from fednlp.cli import main
 from fednlp.errors import RunError
 from fednlp.reproduction import Request, reproduce
-from fednlp.reproduction.folder import Record, slowness
+from fednlp.reproduction.catalogue import find_papers
+from fednlp.reproduction.expecting import expected_seconds, slowness
+from fednlp.reproduction.folder import Record
+from fednlp.reproduction.jobs import Preparation
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
@@ -209,6 +213,39 @@ def test_a_run_that_outlasts_the_budget_stops_after_a_round_and_goes_on(manifest
     assert findings(out)["figure1"]["state"] == "made"
 
 
+def test_a_folder_is_moved_with_its_runs_that_begin_with_a_model_in_it(
+    manifest: Path, here: Path, outcome: Callable[[Path], dict[str, Any]]
+) -> None:
+    """One of them finished, the other stopped after two rounds; the weights are those of a folder that stays."""
+    paper = tomllib.loads(manifest.read_text())
+    paper["runs"] = {
+        "first": {"experiment": "quick.toml", "methods": ["fedavg"], "minutes": 0.1},
+        "later": {
+            "experiment": "slow.toml",
+            "methods": ["fedavg", "fedopt"],
+            "model_of": "first",
+            "minutes": 0.1,
+        },
+    }
+    paper["entry"] = [{"id": "table1", "title": "Table 1", "shows": "things", "runs": ["later"]}]
+    manifest.write_text(tomli_w.dumps(paper))
+    out, moved, whole, late = here / "out", here / "elsewhere" / "moved", here / "whole", Late()
+    request = Request([str(manifest)])
+    reproduce(request, 7500, out, late, lambda: late.time)
+    assert findings(out)["table1"]["finished"] == 2
+    assert len((out / "runs/slow/fedopt-seed0/rounds.jsonl").read_text().splitlines()) == 2
+    moved.parent.mkdir()
+    out.rename(moved)
+    reproduce(request, 1e5, moved, late, lambda: late.time)
+    assert findings(moved)["table1"]["state"] == "made"
+    reproduce(request, 1e5, whole)
+    for run in ("runs/slow/fedavg-seed0", "runs/slow/fedopt-seed0"):
+        assert str(moved) in (moved / run / "resolved.toml").read_text()
+        found, expected = outcome(moved / run), outcome(whole / run)
+        del found["summary"], expected["summary"]  # they name the first model by its path of that time
+        assert found == expected
+
+
 def test_one_failed_run_does_not_stop_the_others(manifest: Path, here: Path) -> None:
     text = manifest.read_text()
     manifest.write_text(text.replace('experiment = "quick.toml"', 'experiment = "broken.toml"'))
@@ -289,6 +326,33 @@ def test_other_settings_and_other_files_are_refused(manifest: Path, here: Path) 
     (out / "reproduction.json").write_text("[]")
     with pytest.raises(RunError, match="is damaged"):
         reproduce(Request([str(manifest)]), 3600, out)
+
+
+def test_a_run_is_expected_to_take_as_long_as_it_took_here(manifest: Path, here: Path) -> None:
+    """With another seed, or up to where it was stopped; others by the manifest, and by how slow the machine was."""
+    (paper,) = find_papers([str(manifest)]).values()
+    late, out = Late(), here / "out"
+    reproduce(Request([str(manifest)], ["figure1"]), 1500, out, late, lambda: late.time)
+    reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 1e5, out, late, lambda: late.time)
+    seconds = {f"runs/quick/{method}-seed0": time for method, time in (("fedavg", 30.0), ("fedopt", 6.0))}
+    record = Record(seconds=seconds | {"runs/slow/fedavg-seed0": 50.0})
+    preparation = Preparation(out, {})
+    works = [
+        preparation.prepare(paper, entry) for entry in paper.entries if entry.id in ("table1", "figure1")
+    ]
+    found = expected_seconds([job for work in works for job in work.every], record)
+    assert found == {
+        "runs/quick/fedavg-seed0": 0.0,
+        "runs/quick/fedopt-seed0": 0.0,
+        "runs/quick/fedavg-seed1": 30.0,
+        "runs/quick/fedopt-seed1": 6.0,
+        "runs/slow/fedavg-seed0": 50.0,
+    }
+    slower = expected_seconds(
+        [job for work in works for job in work.every], Record(seconds={"runs/quick/fedavg-seed0": 60.0})
+    )
+    assert slower["runs/quick/fedopt-seed1"] == 10 * 6.0
+    assert slower["runs/slow/fedavg-seed0"] == 10 * 12.0 / 2
 
 
 def test_a_slower_machine_is_expected_to_stay_slow() -> None:

@@ -14,7 +14,8 @@ from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.messages import ProbabilitiesRequest, Request
-from fednlp.runtime.mpi import Mpi, follow, leading
+from fednlp.runtime.mpi import Mpi, leading
+from fednlp.runtime.mpi_follower import follow
 
 
 class Slow(Counting):

@@ -10,7 +10,8 @@ from pathlib import Path
 import fednlp
 from fednlp.errors import FednlpError
 from fednlp.runtime.launch import rank_of
-from fednlp.runtime.mpi import follow, leading
+from fednlp.runtime.mpi import leading
+from fednlp.runtime.mpi_follower import follow
 
 
 def main(experiments: Path, folder: Path) -> None:

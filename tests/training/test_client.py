@@ -167,7 +167,7 @@ def test_personal_tensors_come_back_and_are_not_sent(tmp_path: Path) -> None:
     one = Worker(tmp_path, personal=frozenset({"out.weight"}))
     assert one.update().numel() == one.x.numel() == one.layout.numel
     own = one.trainer.record(5, 1)["personal"].clone()
-    assert not torch.equal(own, one.replica.first_own)
+    assert not torch.equal(own, one.replica.flat.first_own)
     begun = one.trainer.init(5, 1, one.x).personal
     assert begun is not None
     assert torch.equal(begun, own)

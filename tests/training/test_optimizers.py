@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from fednlp.training.flat_tensors import Group
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import (
     make_optimizer,
@@ -16,7 +17,6 @@ from fednlp.training.optimizers import (
     remember,
     restore,
 )
-from fednlp.training.replica import Group
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_weight_decay_leaves_alone_what_has_no_gradient() -> None:
     for batch, label in steps(ids, labels):
         replica.zero_grad()
         nn.functional.cross_entropy(replica.model(batch), label).backward()
-        with replica.unreached_kept():
+        with replica.flat.unreached_kept():
             optimizer.step()
     replica.store(x)
     for name, value in replica.layout.views(x).items():
@@ -213,7 +213,7 @@ def test_a_pull_reaches_shared_parameters_alone() -> None:
                 replica.change_gradient(
                     hook, replica.stretches([flat_weights(Idle(), personal)]), sparse=True
                 )
-            with replica.unreached_kept():
+            with replica.flat.unreached_kept():
                 make_optimizer(options, replica.groups).step()
             moved[bool(personal), mu] = not torch.equal(model.unused.weight, before)
     assert moved == {(False, 0.0): False, (False, 0.5): True, (True, 0.0): False, (True, 0.5): False}
@@ -273,7 +273,7 @@ def test_training_begins_where_it_is_told_and_updates_are_measured_from_the_glob
     torch.testing.assert_close(replica.update(), torch.full_like(x, 0.5))
     assert torch.equal(replica.own(), torch.full((8,), 7.0))
     replica.load(x)
-    assert torch.equal(replica.own(), replica.first_own)
+    assert torch.equal(replica.own(), replica.flat.first_own)
     assert not replica.update().any()
 
 
@@ -287,7 +287,7 @@ def test_a_pull_is_towards_what_was_loaded_and_of_parameters_alone() -> None:
     layout = replica.layout
     for entry in layout.entries[:-1]:
         expected = 0.05 if entry.kind == "parameter" else 0.0
-        gradient = replica._gradient[entry.start : entry.stop]
+        gradient = replica.flat.gradient[entry.start : entry.stop]
         torch.testing.assert_close(gradient, torch.full_like(gradient, expected), msg=entry.name)
     assert replica.model.words.weight.grad is None
     replica.model.words.weight.grad = torch.ones(WORDS, 4)
@@ -316,8 +316,8 @@ def test_a_hook_sees_the_rows_that_are_loaded_and_may_return_a_new_tensor() -> N
     layout = replica.layout
     trained = layout.buffers.start
     assert seen == [(trained,), (3, 4)]
-    assert torch.equal(replica._gradient[:trained], one[:trained])
-    assert not replica._gradient[layout.buffers].any()
+    assert torch.equal(replica.flat.gradient[:trained], one[:trained])
+    assert not replica.flat.gradient[layout.buffers].any()
     assert torch.equal(replica.model.words.weight.grad, layout.rows(one)[[3, 7, 9]])
 
 

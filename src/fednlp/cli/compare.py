@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednlp.cli.runs import FULL, MODEL
+from fednlp.cli.experiment_options import Full, Model
 from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def compare(
     seeds: Annotated[int, typer.Option(help="How many seeds, from the experiment's own upwards.")] = 1,
     changes: Annotated[list[str] | None, _SET] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,
-    model: Annotated[str | None, MODEL] = None,
-    full: Annotated[bool, FULL] = False,
+    model: Model = None,
+    full: Full = False,
     tune: Annotated[list[str] | None, _TUNE] = None,
     trials: Annotated[int | None, typer.Option(help="With --tune: the trials of each method.")] = None,
     tune_rounds: Annotated[

@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from fednlp.data.profiling import DataProfile
 from fednlp.cli.data_options import (
+    TYPED,
     Columns,
     Delimiter,
     Json,
@@ -26,6 +27,7 @@ from fednlp.cli.data_options import (
     data_section,
     given,
     is_path,
+    naming_options,
 )
 from fednlp.formatting.safe_text import clean, clean_lines
 
@@ -81,7 +83,8 @@ def informed(
         section = data_section(
             sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row
         )
-        found = _profile({"data": section, "task": given({"name": task})}, set_ or ())
+        with naming_options(TYPED):
+            found = _profile({"data": section, "task": given({"name": task})}, set_ or ())
     if as_json:
         print(json.dumps(known | (found.values() if found else {}), indent=1, ensure_ascii=False))
         return
@@ -130,8 +133,9 @@ def exported(
     section = data_section(
         sources, path, text, label, columns, test_path, test_fraction, delimiter, on_invalid_row
     )
-    settings = config.parse({"data": section, "task": given({"name": task})}, "fednlp data export")
-    data = open_data(settings)
+    with naming_options(TYPED):
+        settings = config.parse({"data": section, "task": given({"name": task})}, "fednlp data export")
+        data = open_data(settings)
     for note in data.notes:
         print(clean(note), file=sys.stderr)
     print(f"written {out}: {plural(export_data(data, out), 'example')}")

@@ -1,12 +1,15 @@
 """The options that say which data a command reads, and how; the settings that they make."""
 
 import glob
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fednlp.errors import ConfigError
+from fednlp.errors import ConfigError, FednlpError
 
 Sources = Annotated[
     list[str],
@@ -37,6 +40,50 @@ Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="A setting of an experiment, e.g. data.on_invalid_row=drop; may be repeated."),
 ]
+
+TYPED = {
+    "data.path": "SOURCE",
+    "data.columns": "--column",
+    **{
+        f"data.{key}": f"--{key.replace('_', '-')}"
+        for key in ("text", "label", "test_path", "test_fraction", "delimiter", "on_invalid_row")
+    },
+    "task.name": "--task",
+}
+"""What stands on a command line for keys of an experiment."""
+
+
+@contextmanager
+def naming_options(typed: Mapping[str, str]) -> Iterator[None]:
+    """Have the errors of a block name what is typed on the command line in place of keys of an experiment.
+
+    Args:
+        typed: What stands for each key, such as :data:`TYPED`.
+    """
+    try:
+        yield
+    except FednlpError as error:
+        error.args = (as_typed(str(error), typed),)
+        raise
+
+
+def as_typed(message: str, typed: Mapping[str, str]) -> str:
+    """Return a message with keys of an experiment as they are typed on the command line.
+
+    Args:
+        message: Of an error.
+        typed: What stands for each key.
+
+    >>> as_typed("say, for example, partition.clients = 100", {"partition.clients": "--clients"})
+    'say, for example, --clients 100'
+    """
+    keys = "|".join(map(re.escape, typed))
+    value = r"""( = ("[^"]*"|[^][\s,;:)]+))?"""
+    return re.sub(
+        rf"(?<![\w./-])(?<!--set )({keys})(?![\w.]|:\d){value}",
+        lambda found: typed[found[1]] + (f" {found[3]}" if found[3] else ""),
+        message,
+    )
 
 
 def data_section(

@@ -8,19 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fednlp.cli.data_options import own_columns
+from fednlp.cli.experiment_options import Changes, ExperimentName
 from fednlp.errors import ConfigError
 from fednlp.formatting.safe_text import clean
 
 if TYPE_CHECKING:
     from fednlp.deployment.organisation import Files
 
-_EXPERIMENT = Annotated[
-    str, typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
-]
-_SET = Annotated[
-    list[str] | None,
-    typer.Option("--set", help="Change a setting, e.g. --set num_rounds=5; may be repeated."),
-]
 _PAGE = Annotated[
     str | None,
     typer.Option(help="host:port of a page that shows the run in a browser, such as 127.0.0.1:8080."),
@@ -61,7 +55,7 @@ _DryRun = Annotated[
 
 
 def serve(
-    experiment: _EXPERIMENT,
+    experiment: ExperimentName,
     out: Annotated[
         Path, typer.Option(help="The run directory; the one of a federation that was stopped goes on.")
     ],
@@ -81,7 +75,7 @@ def serve(
     key: _KEY = None,
     behind_proxy: _PROXY = False,
     page: _PAGE = None,
-    changes: _SET = None,
+    changes: Changes = None,
 ) -> None:
     """Serve a federation: print a line for each site to type, wait for the sites, and run the rounds."""
     from fednlp import config
@@ -162,10 +156,10 @@ def join(
 
 
 def rehearse(
-    experiment: _EXPERIMENT,
+    experiment: ExperimentName,
     out: Annotated[Path, typer.Option(help="The run directory; the sites' folders are made beside it.")],
     page: _PAGE = None,
-    changes: _SET = None,
+    changes: Changes = None,
 ) -> None:
     """Try a federation on this machine: a process for each client, each with its own examples alone, over TLS."""
     from fednlp import config

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from fednlp.cli.runs import TASK
+from fednlp.cli.experiment_options import TaskToTrust
 from fednlp.errors import ConfigError
 
 
@@ -17,7 +17,7 @@ def export(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="The models of all clients, a folder each.")] = False,
     limit: Annotated[int, typer.Option(help="With --all: refuse a run of more clients.")] = 100,
-    task: Annotated[str | None, TASK] = None,
+    task: TaskToTrust = None,
 ) -> None:
     """Write a model of a run as a Hugging Face folder: the shared one, or clients' own."""
     from fednlp.cli.console import Console

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fednlp.cli.experiment_options import Changes, ExperimentName, Full, Model
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -13,20 +15,10 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    experiment: Annotated[
-        str, typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
-    ],
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a setting, e.g. --set model.train=head; may be repeated."),
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="bert-tiny, minilm, smollm2, a model folder or a hub name.")
-    ] = None,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size."),
-    ] = False,
+    experiment: ExperimentName,
+    changes: Changes = None,
+    model: Model = None,
+    full: Full = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the numbers as JSON.")] = False,
 ) -> None:
     """Show which parameters of an experiment's model are trained and sent, and how many bytes that is."""

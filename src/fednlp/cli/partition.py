@@ -11,6 +11,7 @@ import typer
 if TYPE_CHECKING:
     from fednlp.config import Experiment
 from fednlp.cli.data_options import (
+    TYPED,
     Columns,
     Delimiter,
     Json,
@@ -25,6 +26,7 @@ from fednlp.cli.data_options import (
     Text,
     data_section,
     given,
+    naming_options,
 )
 from fednlp.formatting.safe_text import clean, clean_lines
 
@@ -111,14 +113,15 @@ def partition(
         "task": given({"name": task}),
         "partition": given(options),
     }
-    settings = config.parse(document, "fednlp partition", set_ or ())
 
     def log(line: str) -> None:
         print(clean(line), file=sys.stderr)
 
-    report = partition_source(settings, out, plots, log)
-    if split_out is not None:
-        _split(settings, split_out, log)
+    with naming_options(TYPED | {f"partition.{key}": f"--{key}" for key in options}):
+        settings = config.parse(document, "fednlp partition", set_ or ())
+        report = partition_source(settings, out, plots, log)
+        if split_out is not None:
+            _split(settings, split_out, log)
     print(json.dumps(report, indent=1) if as_json else clean_lines(describe(report)))
 
 

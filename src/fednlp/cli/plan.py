@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fednlp.cli.experiment_options import Changes, ExperimentName, Full
+
 if TYPE_CHECKING:
     from rich.table import Table
 
@@ -15,9 +17,7 @@ if TYPE_CHECKING:
 
 
 def plan(
-    experiment: Annotated[
-        str, typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
-    ],
+    experiment: ExperimentName,
     target: Annotated[float, typer.Option(help="The accuracy to come to, e.g. 0.8.")],
     device: Annotated[
         str | None, typer.Option(help="A device profile, by name or path; that of [costs] if left out.")
@@ -33,20 +33,14 @@ def plan(
         Path | None, typer.Option(help="The file to write the chosen plan to, e.g. selection.toml.")
     ] = None,
     variant: Annotated[str | None, typer.Option(help="One of the experiment's variants, e.g. FeS.")] = None,
-    changes: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="Change a setting, e.g. --set data.name=agnews; may be repeated."),
-    ] = None,
+    changes: Changes = None,
     public: Annotated[
         str | None,
         typer.Option(
             help="A public data set to try plans on, by NAME or NAME=PATH, e.g. agnews=ag_news_csv."
         ),
     ] = None,
-    full: Annotated[
-        bool,
-        typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size."),
-    ] = False,
+    full: Full = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
 ) -> None:
     """Find a training plan: the layers to train for the least simulated time to an accuracy."""
@@ -54,10 +48,8 @@ def plan(
 
     from fednlp import config
     from fednlp.cli.console import Console
-    from fednlp.disk import atomic
-    from fednlp.errors import RunError
     from fednlp.simulation.public_set import on_public_set
-    from fednlp.simulation.training_plan import PlanLimits, find_training_plan, selection_text
+    from fednlp.simulation.training_plan import PlanLimits, find_training_plan
 
     settings = config.load(experiment, changes or [], full)
     if variant is not None:
@@ -77,15 +69,24 @@ def plan(
         found = find_training_plan(settings, limits, console.log, console.on_progress)
         console.close()
         _show(found, console, as_json)
-        if found.chosen is None:
-            raise RunError(_why(found))
-        text = selection_text(found)
-        if not as_json:
-            print(f"\n{text}")
-        if out is not None:
-            with atomic(out, "name a file elsewhere") as file:
-                file.write(text.encode())
-            console.log(f"written {out}: put its table into an experiment on the same model")
+        _keep(found, out, console, as_json)
+
+
+def _keep(found: "PlanSearchResult", out: Path | None, console: "Console", as_json: bool) -> None:
+    """Print the chosen plan as TOML, and write it into a file."""
+    from fednlp.disk import atomic
+    from fednlp.errors import RunError
+    from fednlp.simulation.training_plan import selection_text
+
+    if found.chosen is None:
+        raise RunError(_why(found))
+    text = selection_text(found)
+    if not as_json:
+        print(f"\n{text}")
+    if out is not None:
+        with atomic(out, "name a file elsewhere") as file:
+            file.write(text.encode())
+        console.log(f"written {out}: put its table into an experiment on the same model")
 
 
 def _show(found: "PlanSearchResult", console: "Console", as_json: bool) -> None:

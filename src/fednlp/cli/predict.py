@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fednlp.cli.data_options import Columns, own_columns
-from fednlp.cli.runs import TASK
+from fednlp.cli.experiment_options import TaskToTrust
 from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def evaluate(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     client: Annotated[str | None, _CLIENT] = None,
-    task: Annotated[str | None, TASK] = None,
+    task: TaskToTrust = None,
     device: Annotated[str | None, _DEVICE] = None,
     text: Annotated[
         str | None, typer.Option(help="The column of the file's texts; by default as in training.")
@@ -104,7 +104,7 @@ def predict(
         typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
     ] = None,
     client: Annotated[str | None, _CLIENT] = None,
-    task: Annotated[str | None, TASK] = None,
+    task: TaskToTrust = None,
     device: Annotated[str | None, _DEVICE] = None,
 ) -> None:
     """Predict with the model of a run: for typed or piped texts, or the rows of a file."""

@@ -6,27 +6,20 @@ from typing import Annotated, Any
 
 import typer
 
+from fednlp.cli.experiment_options import Changes, ExperimentName, Full, Model, TaskToTrust
 from fednlp.clock import IMPORTS, Clock, process_began, running
 from fednlp.errors import ConfigError
-
-_EXPERIMENT = typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
-MODEL = typer.Option(help="bert-tiny, minilm, smollm2, a model folder or a hub name.")
-FULL = typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size.")
-TASK = typer.Option(
-    help="The task. A run directory that names a class, module:Class, needs it named here too: its code is run."
-)
-_SET = typer.Option("--set", help="Change a setting, e.g. --set client.learning_rate=3e-4; may be repeated.")
 
 
 def run(
     context: typer.Context,
-    experiment: Annotated[str, _EXPERIMENT] = "experiments/quickstart.toml",
-    changes: Annotated[list[str] | None, _SET] = None,
+    experiment: ExperimentName = "experiments/quickstart.toml",
+    changes: Changes = None,
     out: Annotated[Path | None, typer.Option(help="The run directory to make.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume the run of this directory.")] = None,
-    model: Annotated[str | None, MODEL] = None,
-    task: Annotated[str | None, TASK] = None,
-    full: Annotated[bool, FULL] = False,
+    model: Model = None,
+    task: TaskToTrust = None,
+    full: Full = False,
     seed: Annotated[int | None, typer.Option(help="The experiment's seed.")] = None,
     workers: Annotated[
         int | None, typer.Option(help="Processes; changes the speed, never the result.")

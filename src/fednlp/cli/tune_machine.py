@@ -4,13 +4,12 @@ from typing import Annotated
 
 import typer
 
-_EXPERIMENT = typer.Argument(help="An experiment file, or the name of one that comes with fednlp.")
-_SET = typer.Option("--set", help="Change a setting; may be repeated.")
+from fednlp.cli.experiment_options import Changes, ExperimentName
 
 
 def tune_machine(
-    experiment: Annotated[str, _EXPERIMENT] = "experiments/quickstart.toml",
-    changes: Annotated[list[str] | None, _SET] = None,
+    experiment: ExperimentName = "experiments/quickstart.toml",
+    changes: Changes = None,
     seconds: Annotated[float, typer.Option(min=0, help="No trial is begun after so many seconds.")] = 60,
 ) -> None:
     """Try workers, threads and precision on this machine, and show which are the fastest for an experiment."""

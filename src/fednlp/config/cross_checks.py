@@ -88,7 +88,9 @@ def _evaluation_problems(experiment: ExperimentFields) -> list[str]:
     if not experiment.evaluation.federated:
         return found
     if name in BASELINES:
-        found.append(f"evaluation.federated has no part in {name}, where clients send nothing: leave it out")
+        found.append(
+            f"evaluation.federated is not supported by {name}, where clients send nothing: leave it out"
+        )
     if experiment.privacy is not None:
         found.append(
             "evaluation.federated publishes exact sums over the clients' test examples, which the guarantee of "

@@ -30,9 +30,8 @@ def method_problems(experiment: ExperimentFields, given: Algorithm | None) -> li
         )
     for section, registry, plugin in named:
         found += [] if plugin is None else foreign_options(section, registry, plugin)
-    if found or any(
-        plugin is None for *_, plugin in named
-    ):  # code that cannot be imported is reported already
+    # Code that cannot be imported is reported already.
+    if found or any(plugin is None for *_, plugin in named):
         return found
     for section, _, plugin in named:
         try:

@@ -125,10 +125,8 @@ def _own_option_problems(given: Mapping[str, Any], plugin: Plugin) -> list[str]:
                 )
             elif key in given or one["type"] == "missing":
                 found.append(explain(dict(one) | {"loc": (place, *one["loc"])}, options))
-    except (
-        PydanticUserError,
-        NameError,
-    ):  # parameters that no model can have: their function says what is wrong
+    except (PydanticUserError, NameError):
+        # These are parameters that no model can have: their function says what is wrong.
         pass
     return found
 

@@ -28,7 +28,7 @@ def over_selection_problems(experiment: ExperimentFields) -> list[str]:
         found.append(f"rounds.over_selection is not supported by {name}, which draws no cohorts: {_REMEDY}")
     if name == "fedbuff":
         found.append(
-            f"fedbuff waits for no client, so that rounds.over_selection has no part in it: {_REMEDY}"
+            f"rounds.over_selection is not supported by fedbuff, which waits for no client: {_REMEDY}"
         )
     if name == GIVEN:
         found.append(

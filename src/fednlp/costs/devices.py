@@ -27,12 +27,12 @@ A profile is a TOML file. ``name`` and ``source`` must be there; a figure that n
 import difflib
 import os
 import reprlib
-import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fednlp.checked_json.small_toml import read_small_toml, shown
 from fednlp.disk import expanded, home
 from fednlp.errors import ConfigError
 
@@ -163,18 +163,10 @@ def load_profile(name_or_path: str | Path) -> DeviceProfile:
         near = difflib.get_close_matches(given.lower(), known, n=1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise ConfigError(
-            f"there is no device profile {_shown(given)}: {hint}"
+            f"there is no device profile {shown(given)}: {hint}"
             f"known are {', '.join(known)}; or give the path of a TOML file"
         )
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LONGEST + 1)
-        table = tomllib.loads(data.decode("utf-8")) if len(data) <= _LONGEST else None
-    except (ValueError, OSError, RecursionError) as error:
-        raise ConfigError(f"{path} is not readable as TOML: {_shown(str(error))}") from None
-    if table is None:
-        raise ConfigError(f"{path} is longer than {_LONGEST:,} bytes: it is no device profile")
-    return _device(path, table)
+    return _device(path, read_small_toml(path, _LONGEST, "device profile"))
 
 
 def _device(path: Path, table: Mapping[str, Any]) -> DeviceProfile:
@@ -222,7 +214,7 @@ def _depths(path: Path, name: str, models: Any) -> dict[str, dict[int, float]]:
             seconds = _figure(path, f"{name}.{model}.{depth}", value)
             if not (depth.isascii() and depth.isdecimal() and len(depth) < 6 and int(depth) <= _DEEPEST):
                 raise ConfigError(
-                    f"{path}: {_shown(f'{name}.{model}.{depth}')}: a depth is a number of layers, 0 to {_DEEPEST:,}"
+                    f"{path}: {shown(f'{name}.{model}.{depth}')}: a depth is a number of layers, 0 to {_DEEPEST:,}"
                 )
             if seconds is not None:
                 found[model][int(depth)] = seconds
@@ -244,7 +236,7 @@ def _known_keys(path: Path, section: str, given: Iterable[str]) -> None:
             dot = f"{section}." if section else ""
             near = difflib.get_close_matches(key.lower(), known, n=1)
             hint = f"did you mean {dot}{near[0]}?" if near else f"known here: {', '.join(known)}"
-            raise ConfigError(f"{path}: unknown key {dot}{_shown(key)}; {hint}")
+            raise ConfigError(f"{path}: unknown key {dot}{shown(key)}; {hint}")
 
 
 def _figure(path: Path, key: str, value: Any) -> float | None:
@@ -253,11 +245,6 @@ def _figure(path: Path, key: str, value: Any) -> float | None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _LARGEST:
         raise ConfigError(
-            f"{path}: {_shown(key)} = {reprlib.repr(value)} is no number from 0 up; leave it out if it is not known"
+            f"{path}: {shown(key)} = {reprlib.repr(value)} is no number from 0 up; leave it out if it is not known"
         )
     return float(value)
-
-
-def _shown(text: str) -> str:
-    """Return untrusted text on one short line."""
-    return text if text.isprintable() and len(text) <= 200 else reprlib.repr(text)

@@ -69,11 +69,12 @@ def configured_columns(
     for name in found:
         if name not in CANONICAL:
             raise DataError(
-                f"columns: unknown name {name!r}: {did_you_mean(name, CANONICAL)}it is one of {', '.join(CANONICAL)}"
+                f"data.columns: unknown name {name!r}: {did_you_mean(name, CANONICAL)}it is one of "
+                f"{', '.join(CANONICAL)}"
             )
     for name, own in (("text", text), ("label", label)):
         if found.get(name, own) != own and own != name:
-            raise DataError(f"{name} is {own!r}, and columns say {found[name]!r}: say it once")
+            raise DataError(f"data.{name} is {own!r}, and data.columns says {found[name]!r}: say it once")
         if own != name:
             found[name] = own
     return found

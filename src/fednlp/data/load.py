@@ -117,7 +117,9 @@ def _open(
     delimiter: str | None,
 ) -> tuple[str, Opened]:
     if test_path is not None and (path is None or name is not None):
-        raise DataError("test_path goes with path alone: a data set known by name brings its own test set")
+        raise DataError(
+            "data.test_path goes with data.path alone: a data set known by name brings its own test set"
+        )
     if name is None:
         if path is None:
             raise DataError("no data: give a name that fednlp data list shows, or path, your own file")
@@ -130,7 +132,9 @@ def _open(
         )
     if name in CATALOGUE or path is not None or "/" not in name:
         if path is not None and not isinstance(path, Path):
-            raise DataError(f"{name} is read from one folder of its published files: give no list as path")
+            raise DataError(
+                f"{name} is read from one folder of its published files: give no list as data.path"
+            )
         return name, entry(name).open(path)
     train, test = hub_rows(name, targets_of(configured))
     return name, Opened(train, test, train.shown)

@@ -50,8 +50,8 @@ def open_user_data(
         tests = None if test_path is None else silo_paths(test_path, languages_of(configured))
         if test_path is not None and tests is None:
             raise DataError(
-                f"test_path is {test_path}, and path names silos: give a folder or pattern of test files that are "
-                "called as the silos are, or put a test file into the folder of each silo"
+                f"data.test_path is {test_path}, and data.path names silos: give a folder or pattern of test files "
+                "that have the names of the silos, or put a test file into the folder of each silo"
             )
         found = open_silos(silos, tests or [], open_one)
         note = f"{found.note}; {found.rows.note}" if found.rows.note else found.note
@@ -61,7 +61,7 @@ def open_user_data(
     if test_path is not None:
         if test_path.resolve() == path.resolve():
             raise DataError(
-                f"test_path is the training file {path}: leave it out to hold a test set out of it"
+                f"data.test_path is the training file {path}: leave it out to hold a test set out of it"
             )
         test, _, _ = open_one(test_path)
     place = path.resolve()
@@ -123,7 +123,7 @@ def _open_folder(
     inside = silo_paths(path, languages_of(configured))
     if inside is not None:
         raise DataError(
-            f'{path} holds silos itself, from {inside[0].name} on: give these as path, such as "{path}/*"'
+            f'{path} holds silos itself, from {inside[0].name} on: give these as data.path, such as "{path}/*"'
         )
     if all((path / split).is_dir() and _has_folders(path / split) for split in ("train", "test")):
         return folder_rows(path / "train"), folder_rows(path / "test")

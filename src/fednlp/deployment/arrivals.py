@@ -266,5 +266,7 @@ def by_arrivals(run: OpenRun, sites: Sites, path: Path, patience: Patience) -> N
         patience,
     )
     sites.busy, sites.forgets = arrivals.training, False
-    sites.hub.eager = False  # what has arrived is written down, and is then expected to be on the disk
+    sites.hub.storing.eager = (
+        False  # what has arrived is written down, and is then expected to be on the disk
+    )
     training.algorithm = on_schedule(training.algorithm, arrivals)

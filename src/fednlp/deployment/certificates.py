@@ -179,9 +179,8 @@ def show(context: ssl.SSLContext, material: Material) -> None:
         material: What it shows and trusts.
     """
     context.load_verify_locations(cadata=material.roots.decode())
-    with (
-        TemporaryDirectory() as folder
-    ):  # Python reads keys from files alone, and only this user may enter it
+    # Python reads keys from files alone, and only this user may enter the folder.
+    with TemporaryDirectory() as folder:
         key, chain = Path(folder) / "key", Path(folder) / "chain"
         key.write_bytes(material.key)
         chain.write_bytes(material.chain)

@@ -2,12 +2,13 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from fednlp.deployment.call_names import in_words
+from fednlp.deployment.call_preparation import CallPreparation, FailedCall, ReadyCall
 from fednlp.deployment.inbox import client_of
 from fednlp.deployment.links import Wake
 from fednlp.deployment.message_types import (
@@ -16,7 +17,6 @@ from fednlp.deployment.message_types import (
     Finished,
     Hello,
     ObjectChunk,
-    ObjectRef,
     Refused,
     Reply,
     Resume,
@@ -27,9 +27,8 @@ from fednlp.deployment.message_types import (
 from fednlp.deployment.messages import VERSION, from_server, pack, printable
 from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.objects import Written, ref_of
-from fednlp.deployment.open_calls import OpenCalls
-from fednlp.deployment.outbox import Outbox, RunOutbox
-from fednlp.deployment.transfers import DamagedObject, Fetching, Uploading
+from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.unstored_answers import UnstoredAnswers
 from fednlp.errors import ProtocolError
 
 _MOST_WAITING = 1024
@@ -38,21 +37,6 @@ _ANOTHER_RUN = (
     "new token (fednlp sites invite) if this site is to take part in it"
 )
 _NEXT_RUN = "the server has begun another run: join again to take part in it"
-
-
-@dataclass(frozen=True)
-class ReadyCall:
-    """A call whose objects are there.
-
-    Attributes:
-        id: Of the call.
-        request: JSON.
-        objects: The file of each object, by name.
-    """
-
-    id: str
-    request: dict[str, Any]
-    objects: dict[str, Path]
 
 
 class ClientSession:
@@ -99,21 +83,18 @@ class ClientSession:
         self._bound, self._set_up, self._grace = bound, set_up, grace
         self.reason: str | None = None
         self.refused = self.over = self.leaves = False
-        self._software, self._objects, self._outbox = software, objects, outbox
+        self._software = software
         self._on_ready, self._on_withdrawn, self._on_state = on_ready, on_withdrawn, on_state
         self._lock = threading.RLock()
-        self._box: RunOutbox | None = None
-        self._asked = OpenCalls()
         self._events: list[Callable[[], None]] = []
-        self._fetching, self._uploads = Fetching(objects, self._say), Uploading()
+        self._calls, self._answers = CallPreparation(objects, self._say), UnstoredAnswers(outbox)
         self._reset(lambda: None)
 
     def _reset(self, wake: Wake) -> None:
         self._wake = wake
         self._welcomed = False
         self._said: deque[bytes] = deque()
-        self._offers: deque[str] = deque()
-        self._asked.connect()
+        self._calls.connect()
 
     def begin(self, wake: Wake) -> Self:
         """Begin a new connection.
@@ -125,7 +106,7 @@ class ClientSession:
             self.close()
             self._reset(wake)
             run = self.run if self._set_up() else None
-            self._say(Hello(VERSION, self._software, run, list(self._asked)))
+            self._say(Hello(VERSION, self._software, run, list(self._calls)))
         return self
 
     @property
@@ -158,19 +139,13 @@ class ClientSession:
         with self._lock:
             if self._said:
                 return self._said.popleft()
-            if self._box is None or not self._welcomed or self.reason is not None:
-                return None
-            while self._offers:
-                call_id = self._offers.popleft()
-                if call_id in self._box and call_id not in self._uploads:
-                    return pack(self._box.read(call_id))
-            return self._uploads.next_frame()
+            return self._answers.next_frame() if self._welcomed and self.reason is None else None
 
     def close(self) -> None:
         """Let go of what the connection held: it is gone."""
         with self._lock:
-            self._fetching.close()
-            self._uploads.close()
+            self._calls.close()
+            self._answers.disconnect()
             self._welcomed = False
 
     def leave(self, reason: str) -> None:
@@ -212,22 +187,20 @@ class ClientSession:
         reply = Reply(call_id, answer, ref.digest if ref else None, ref.size if ref else 0, clean)
         pack(reply)
         with self._lock:
-            box = self._box
-            if box is None or self._asked.end(call_id) is None:
+            if not self._answers.is_open or self._calls.end(call_id) is None:
                 if path is not None:
                     path.unlink(missing_ok=True)
                 return
-            box.hold(reply, path)
-            self._offers.append(call_id)
+            self._answers.hold(reply, path)
             self._wake()
         if path is not None:
-            box.settled_within(self._grace)
-        box.keep(call_id)
+            self._answers.box.settled_within(self._grace)
+        self._answers.box.keep(call_id)
 
     def owes(self, call_id: str) -> bool:
         """Return whether an answer lies in the outbox that the server has not stored yet."""
         with self._lock:
-            return self._box is not None and call_id in self._box
+            return call_id in self._answers
 
     # The messages.
 
@@ -247,25 +220,27 @@ class ClientSession:
             case Call():
                 self._call(message, len(data))
             case ObjectChunk():
-                self._chunk(message, payload)
+                self._take_up(self._calls.arrived(message, payload))
             case Resume():
-                self._resume(message)
+                self._check_own(message.id)
+                self._answers.resume(message)
             case Stored():
-                self._stored(message.id)
+                self._check_own(message.id)
+                self._answers.settle(message.id)
+                self._drop(message.id)
             case Withdrawn():
+                self._check_own(message.id)
                 self._drop(message.id)
 
     def _welcome(self, welcome: Welcome) -> None:
-        if self.run not in (None, welcome.run) and (self._bound or self._box is not None):
+        if self.run not in (None, welcome.run) and (self._bound or self._answers.is_open):
             self.leaves = True
             return self._finish(_ANOTHER_RUN if self._bound else _NEXT_RUN)
         if self.client not in (-1, welcome.client):
             raise ProtocolError(f"the server calls client {self.client} by another number, {welcome.client}")
         self.run, self.client = welcome.run, welcome.client
-        if self._box is None:
-            self._box = self._outbox.of(welcome.run)
+        self._answers.open(welcome.run)
         self._welcomed = True
-        self._offers.extend(self._box)
         self._tell(f"connected: client {self.client} of {self.run}")
         return None
 
@@ -275,99 +250,30 @@ class ClientSession:
         self._said.clear()
 
     def _call(self, call: Call, size: int) -> None:
-        assert self._box is not None
         self._check_own(call.id)
-        if call.id in self._box:
-            self._offers.append(call.id)
-        elif call.id in self._box.done:
+        if call.id in self._answers:
+            self._answers.offer(call.id)
+        elif call.id in self._answers.box.done:
             self._say(
                 Reply(call.id, None, error="it was answered before, and the server had stored the answer")
             )
         else:
-            self._asked.ask(call, size)
-            self._advance(call.id)
+            self._take_up(self._calls.ask(call, size))
 
-    def _advance(self, call_id: str) -> None:
-        """Fetch what a call lacks, or hand it over."""
-        asked = self._asked[call_id]
-        if asked.ready:
-            return None
-        for name, ref in asked.call.objects.items():
-            if ref.size > self._objects.most_bytes:
-                most = self._objects.most_bytes
-                return self._fail(
-                    call_id, f"the object {name!r} has {ref.size} bytes, and this site takes {most}"
-                )
-        objects: dict[str, Path] = {}
-        for name, ref in asked.call.objects.items():
-            path = self._fetching.find(ref)
-            if path is not None:
-                objects[name] = path
-        if call_id in self._asked and len(objects) == len(asked.call.objects):
-            asked.ready = True
-            ready = ReadyCall(call_id, asked.call.request, objects)
-            self._events.append(lambda: self._on_ready(ready))
-        return None
-
-    def _chunk(self, chunk: ObjectChunk, payload: memoryview) -> None:
-        try:
-            if not self._fetching.arrived(chunk, payload):
-                return
-            error = None
-        except DamagedObject as damaged:
-            error = str(damaged)
-        for call_id in self._asked.needing(chunk.digest):
-            if error is None:
-                self._advance(call_id)
+    def _take_up(self, calls: Sequence[ReadyCall | FailedCall]) -> None:
+        """Hand calls over, or answer those by an error that cannot be done."""
+        for one in calls:
+            if isinstance(one, FailedCall):
+                self._answers.put(Reply(one.id, None, error=printable(one.error)))
+                self._tell(f"{in_words(one.id)} cannot be done: {one.error}")
             else:
-                self._fail(call_id, error)
-
-    def _resume(self, resume: Resume) -> None:
-        assert self._box is not None
-        self._check_own(resume.id)
-        if resume.id not in self._box:
-            raise ProtocolError(f"the server wants the object of {resume.id}, which has none")
-        reply = self._box.read(resume.id)
-        if reply.digest is None or resume.offset >= reply.size:
-            raise ProtocolError(
-                f"the server wants {resume.id} from {resume.offset}, which has {reply.size} bytes"
-            )
-        path, ref = self._box.body(resume.id, reply.digest), ObjectRef(reply.digest, reply.size)
-        self._uploads.begin(resume.id, path, ref, resume.offset)
-
-    def _stored(self, call_id: str) -> None:
-        assert self._box is not None
-        self._check_own(call_id)
-        if call_id in self._box:
-            self._box.settle(call_id)
-        self._drop(call_id)
+                self._events.append(partial(self._on_ready, one))
 
     def _drop(self, call_id: str) -> None:
         """Forget a call and its answer."""
-        assert self._box is not None
-        self._check_own(call_id)
-        self._uploads.stop(call_id)
-        if call_id in self._box:
-            self._box.remove(call_id)
-        asked = self._asked.end(call_id)
-        if asked is None:
-            return
-        if asked.ready:
+        self._answers.drop(call_id)
+        if self._calls.end(call_id):
             self._events.append(lambda: self._on_withdrawn(call_id))
-        self._stop_fetching()
-
-    def _fail(self, call_id: str, error: str) -> None:
-        """Answer a call by an error without handing it over."""
-        assert self._box is not None
-        self._asked.end(call_id)
-        self._stop_fetching()
-        self._box.put(Reply(call_id, None, error=printable(error)), None)
-        self._offers.append(call_id)
-        self._tell(f"{in_words(call_id)} cannot be done: {error}")
-
-    def _stop_fetching(self) -> None:
-        """Stop fetching what no call needs any longer."""
-        self._fetching.keep_only(self._asked.needed())
 
     def _check_own(self, call_id: str) -> None:
         if client_of(call_id) != self.client:

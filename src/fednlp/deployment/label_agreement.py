@@ -92,11 +92,7 @@ def agree(
             file.write(_Agreed(labels=labels).model_dump_json(indent=1).encode())
         log(f"the labels are agreed: {', '.join(map(clean, labels))}{_alike(labels)}")
         found = with_agreed(experiment, folder)
-    with (
-        saving(directory.folder),
-        atomic(directory.folder / "resolved.toml", remedy(directory.folder)) as file,
-    ):
-        file.write(config.dump(found).encode())
+    directory.write_experiment(found)
     return found
 
 

@@ -1,10 +1,10 @@
-"""What a site keeps between rounds may be lost, and the run goes on: whether it begins anew with it, or cannot."""
+"""What a site keeps between rounds may be lost, and the run goes on: whether it begins without it, or cannot."""
 
 from fednlp.deployment.setup import Again, Ready
 from fednlp.errors import RunError
 from fednlp.training.worker import ClientWorker
 
-ANEW = "what this site keeps between rounds is lost: it begins anew with that, as in its first round"
+STATE_IS_LOST = "what this site keeps between rounds is lost: it begins without it, as in its first round"
 
 
 def require_same_data(again: Again | None, now: Ready) -> None:

@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from fednlp.deployment.message_types import ObjectRef
-from fednlp.deployment.objects import REMEDY, Partial, make_folder, ref_of
+from fednlp.deployment.objects import REMEDY, Partial, make_folder, reading, ref_of
+from fednlp.disk import writing
 
 
 class ObjectCache:
@@ -24,12 +25,18 @@ class ObjectCache:
         make_folder(folder, REMEDY)
 
     def find(self, ref: ObjectRef) -> Path | None:
-        """Return the file of an object, or None if it is not there as a whole."""
+        """Return the file of an object, or None if it is not there as a whole.
+
+        Raises:
+            RunError: The file cannot be read.
+        """
         path = self.folder / ref.digest
         if not path.is_file():
             return None
         if ref.digest not in self._checked:
-            if ref_of(path) != ref:
+            with reading(path):
+                whole = ref_of(path) == ref
+            if not whole:
                 path.unlink()
                 return None
             self._checked.add(ref.digest)
@@ -40,11 +47,16 @@ class ObjectCache:
         return Partial(self.folder / f"{ref.digest}.part", ref)
 
     def keep(self, partial: Partial) -> bool:
-        """Give a whole object its name and return True, or discard it and return False if its bytes are wrong."""
+        """Give a whole object its name and return True, or discard it and return False if its bytes are wrong.
+
+        Raises:
+            RunError: The file cannot be read, or the folder cannot be written.
+        """
         if not partial.check():
             return False
         partial.close()
-        os.replace(partial.path, self.folder / partial.ref.digest)
+        with writing(self.folder, REMEDY):
+            os.replace(partial.path, self.folder / partial.ref.digest)
         self._checked.add(partial.ref.digest)
         return True
 

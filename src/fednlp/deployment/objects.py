@@ -14,9 +14,27 @@ from typing import NamedTuple
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.disk import sync_again, sync_folder, writing
-from fednlp.errors import FednlpError, ProtocolError
+from fednlp.errors import FednlpError, ProtocolError, RunError
 
 REMEDY = "then the transfer goes on from where it stands"
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the system's errors about a file that cannot be read into one line.
+
+    Args:
+        path: The file.
+
+    Raises:
+        RunError: It cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise RunError(
+            f"cannot read {path} ({error.strerror or error}): mend its disk, or remove the file, {REMEDY}"
+        ) from None
 
 
 def make_folder(folder: Path, remedy: str) -> None:
@@ -204,10 +222,10 @@ class Partial:
         """Return whether the bytes of the whole file are the right ones; discard them if they are not.
 
         Raises:
-            RunError: The disk cannot be written.
+            RunError: The disk cannot be written, or what was there before cannot be read.
         """
         if self._hash is None:
-            with open(self._handle, "rb", closefd=False) as file:
+            with reading(self.path), open(self._handle, "rb", closefd=False) as file:
                 file.seek(0)
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         else:
@@ -246,11 +264,20 @@ class Partial:
 
 
 class ObjectFile:
-    """A file that is sent in chunks, to any number of readers."""
+    """A file that is sent in chunks, to any number of readers.
+
+    Args:
+        path: The file.
+        ref: What it is.
+
+    Raises:
+        RunError: The file cannot be opened.
+    """
 
     def __init__(self, path: Path, ref: ObjectRef) -> None:
-        self.ref = ref
-        self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self.path, self.ref = path, ref
+        with reading(path):
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def chunk(self, offset: int, most: int | None = None) -> bytes:
         """Return the chunk at an offset.
@@ -258,8 +285,12 @@ class ObjectFile:
         Args:
             offset: From the file's beginning, in bytes.
             most: Its bytes at most; :data:`~fednlp.deployment.frames.CHUNK` if left out.
+
+        Raises:
+            RunError: The file cannot be read.
         """
-        return os.pread(self._handle, min(most or CHUNK, self.ref.size - offset), offset)
+        with reading(self.path):
+            return os.pread(self._handle, min(most or CHUNK, self.ref.size - offset), offset)
 
     def close(self) -> None:
         """Let go of the file, which stays."""

@@ -75,7 +75,7 @@ class Files:
         clock = f"this machine's clock says {date_text(now)}"
         if now >= ends:
             raise IdentityError(
-                f"{self.cert} expired on {date_text(ends)}, and {clock}: have it issued anew, or set the clock"
+                f"{self.cert} expired on {date_text(ends)}, and {clock}: have a new one issued, or set the clock"
             )
         if now < begins:
             raise IdentityError(f"{self.cert} is valid from {date_text(begins)}, and {clock}: set the clock")

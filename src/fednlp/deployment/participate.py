@@ -7,7 +7,8 @@ from pathlib import Path
 
 from fednlp.deployment.bound_run import BoundRun
 from fednlp.deployment.call_names import in_words
-from fednlp.deployment.client_session import ClientSession, ReadyCall
+from fednlp.deployment.call_preparation import ReadyCall
+from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.disclosure import told_error
 from fednlp.deployment.label_telling import asks_labels
 from fednlp.deployment.messages import software

@@ -198,6 +198,6 @@ class KeptSessions:
         known = json.loads(path.read_text())
         if known["run"] != self.run:
             raise SecureAbort(
-                "this site has taken part in another run of the federation: it has to join anew"
+                "this site has taken part in another run of the federation: it has to join again"
             )
         return int(known["over"])

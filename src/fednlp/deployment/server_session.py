@@ -65,9 +65,8 @@ class ServerSession:
         self._sent: dict[str, Call] = {}
         self._held: set[str] = set()  # what the client has open from earlier connections
         self._sending, self._receiving = Sending(hub, client, wake), Receiving(hub, wake)
-        self._stale: set[str] = (
-            set()
-        )  # ids and digests of what was withdrawn: frames may still be on their way
+        # Ids and digests of what was withdrawn: frames may still be on their way.
+        self._stale = set[str]()
         self._closing = self._ends = False
         self._failure: FednlpError | None = None
 
@@ -219,13 +218,11 @@ class ServerSession:
             return self._say(Stored(reply.id))
         if self._hub.is_unwanted(reply.id):
             return self._say(Withdrawn(reply.id))
-        if self._hub.uses_another(reply):  # whose file is in use: this one is withdrawn with the round
-            return None
+        if self._hub.replies.uses_another(reply):
+            return None  # the other one's file is in use: this one is withdrawn with the round
         open_call = self._hub.open_calls(self.client).get(reply.id)
-        if (
-            open_call is None
-        ):  # not asked again since the server started: the client offers it again when it is
-            return None
+        if open_call is None:
+            return None  # not asked again since the server started: the client offers it again when it is
         if reply.size > open_call.most_bytes:
             raise ProtocolError(
                 f"an object of {reply.size} bytes for {reply.id}, which may have {open_call.most_bytes}"

@@ -21,7 +21,7 @@ from fednlp.deployment.disclosure import (
     told_sizes,
 )
 from fednlp.deployment.label_telling import asks_labels, tell_labels
-from fednlp.deployment.lost_state import ANEW, has_lost, require_same_data
+from fednlp.deployment.lost_state import STATE_IS_LOST, has_lost, require_same_data
 from fednlp.deployment.objects import Written, write_object
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
@@ -163,10 +163,10 @@ class Site:
         self._open_sums(setup, work.worker)
 
     def _begin_anew(self, worker: ClientWorker, client: int, counted: int) -> None:
-        """Say once where what the site keeps is lost, and refuse where the method cannot begin anew."""
+        """Say once where what the site keeps is lost, and refuse where the method cannot begin without it."""
         if has_lost(worker, client, counted) and not self._begun_anew:
             self._begun_anew = True
-            self.log(ANEW)
+            self.log(STATE_IS_LOST)
 
     def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
         """Return the lines that tell what an experiment would fetch, train and send here; see :class:`Agreement`."""

@@ -22,7 +22,7 @@ FILE = "status.json"
 STALE = 15.0
 """Seconds without a new status after which a server counts as gone; it writes one a second."""
 _MOST_BYTES = 16 << 20
-_REMEDY = "delete it; the server writes it anew"
+_REMEDY = "delete it; the server writes it again"
 
 State = Literal["invited", "enrolled", "connected", "working", "awaited", "removed"]
 _Count = Annotated[int, Field(ge=0)]

@@ -16,12 +16,12 @@ A file of prompts is TOML::
 
 import re
 import reprlib
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fednlp.checked_json.small_toml import read_small_toml, shown
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError, ModelError
 from fednlp.formatting.suggestions import did_you_mean
@@ -117,18 +117,10 @@ def load_prompts(name_or_path: str | Path) -> PromptSet:
         there = False
     if not there:
         raise ConfigError(
-            f"there are no prompts {_shown(given)}: {did_you_mean(given, known)}"
+            f"there are no prompts {shown(given)}: {did_you_mean(given, known)}"
             f"known are {', '.join(known)}; or give the path of a TOML file"
         )
-    try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST_FILE + 1)
-        table = tomllib.loads(data.decode("utf-8")) if len(data) <= _LARGEST_FILE else None
-    except (ValueError, OSError, RecursionError) as error:
-        raise ConfigError(f"{path} is not readable as TOML: {_shown(str(error))}") from None
-    if table is None:
-        raise ConfigError(f"{path} is longer than {_LARGEST_FILE:,} bytes: it is no file of prompts")
-    return _prompts(str(path), table)
+    return _prompts(str(path), read_small_toml(path, _LARGEST_FILE, "file of prompts"))
 
 
 def prompt_for(
@@ -235,7 +227,7 @@ def _prompts(path: str, table: Mapping[str, Any]) -> PromptSet:
     for key in table:
         if key not in _KEYS:
             near = did_you_mean(key, _KEYS)
-            raise ConfigError(f"{path}: unknown key {_shown(key)}: {near}known are {', '.join(_KEYS)}")
+            raise ConfigError(f"{path}: unknown key {shown(key)}: {near}known are {', '.join(_KEYS)}")
     patterns = _texts(path, "patterns", table.get("patterns"), "pattern")
     for number, pattern in enumerate(patterns):
         try:
@@ -278,10 +270,10 @@ def _texts(path: str, key: str, value: Any, kind: str, least: int = 1) -> tuple[
 def _text(path: str, key: str, value: Any, kind: str) -> str:
     longest = _LONGEST[kind]
     if not isinstance(value, str) or not value.strip():
-        raise ConfigError(f'{path}: {_shown(key)} is missing or blank: say {_shown(key)} = "..."')
+        raise ConfigError(f'{path}: {shown(key)} is missing or blank: say {shown(key)} = "..."')
     if len(value) > longest or not (value if kind == "word" else value.replace("\n", " ")).isprintable():
         raise ConfigError(
-            f"{path}: {_shown(key)} = {reprlib.repr(value)}: at most {longest:,} characters, no control characters"
+            f"{path}: {shown(key)} = {reprlib.repr(value)}: at most {longest:,} characters, no control characters"
         )
     return value
 
@@ -299,8 +291,3 @@ def _listed(names: Iterable[str]) -> str:
     if len(first) > 20:
         first, more = first[:20], ", ..."
     return ", ".join(map(repr, first)) + more
-
-
-def _shown(text: str) -> str:
-    """Return untrusted text on one short line."""
-    return text if text.isprintable() and len(text) <= 200 else reprlib.repr(text)

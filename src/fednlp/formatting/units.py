@@ -7,6 +7,7 @@ from fednlp.formatting.safe_text import clean as clean
 _STEPS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _CLOCK = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _PLAIN_METRICS = ("loss", "perplexity", "bleu", "mse")
+_CORRELATIONS = ("mcc", "pearson", "spearman")
 
 DASH = "–"
 
@@ -14,10 +15,24 @@ DASH = "–"
 def is_share(metric: str) -> bool:
     """Tell whether a metric, or its spread, is a share of one, shown in percent.
 
-    >>> is_share("accuracy"), is_share("loss"), is_share("bleu_std")
-    (True, False, False)
+    >>> is_share("accuracy"), is_share("loss"), is_share("bleu_std"), is_share("mcc")
+    (True, False, False, False)
     """
-    return metric.removesuffix("_worst_decile").removesuffix("_std") not in _PLAIN_METRICS
+    return _whole_set(metric) not in (*_PLAIN_METRICS, *_CORRELATIONS)
+
+
+def is_correlation(metric: str) -> bool:
+    """Tell whether a metric, or its spread, is a coefficient between -1 and 1, which is shown as it is.
+
+    >>> is_correlation("mcc"), is_correlation("pearson_worst_decile"), is_correlation("accuracy")
+    (True, True, False)
+    """
+    return _whole_set(metric) in _CORRELATIONS
+
+
+def _whole_set(metric: str) -> str:
+    """Return the metric whose worst decile, or spread over clients, this is."""
+    return metric.removesuffix("_worst_decile").removesuffix("_std")
 
 
 def metric_title(metric: str) -> str:
@@ -135,8 +150,8 @@ def human_number(value: object) -> str:
 def metric_value(metric: str, value: object) -> str:
     """Return one metric value for people: shares in percent with one decimal, others in four digits.
 
-    >>> metric_value("accuracy", 0.5349), metric_value("loss", 2.10456)
-    ('53.5 %', '2.105')
+    >>> metric_value("accuracy", 0.5349), metric_value("loss", 2.10456), metric_value("mcc", 0.58492)
+    ('53.5 %', '2.105', '0.5849')
     """
     if not isinstance(value, int | float) or not math.isfinite(value):
         return DASH

@@ -1,6 +1,5 @@
 """Find a client of a run by name or number, and load its model."""
 
-import difflib
 import shlex
 import unicodedata
 from contextlib import closing
@@ -19,6 +18,7 @@ from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.links import Uplink
 from fednlp.federated.pulling import Pull
 from fednlp.federated.store import ClientStore
+from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.simulation.run_dir import RunDir
@@ -48,10 +48,7 @@ def client_number(partition: Partition, client: str | int) -> int:
         return composed.index(unicodedata.normalize("NFC", given))
     if given.isdecimal() and int(given) < partition.num_clients:
         return int(given)
-    folded = {name.casefold(): name for name in names}
-    near = difflib.get_close_matches(given.casefold(), folded, n=1)
-    hint = f"did you mean '{folded[near[0]]}'? " if near else ""
-    raise RunError(f"there is no client '{given}': {hint}{_known(partition)}")
+    raise RunError(f"there is no client '{given}': {did_you_mean(given, names)}{_known(partition)}")
 
 
 def client_name(partition: Partition, client: int) -> str:

@@ -47,8 +47,8 @@ def cluster_groups(
 
     if not 1 <= clusters <= len(train):
         raise PartitionError(
-            f"{plural(len(train), 'training example')} cannot make {plural(clusters, 'cluster')}: ask for at most "
-            f"{len(train)}"
+            f"{plural(len(train), 'training example')} cannot make {plural(clusters, 'cluster')}: say at most "
+            f"partition.clusters = {len(train)}"
         )
     rng = generator(seed, "partition clusters")
     few = len(train) <= max(_FITTED_AT_MOST, clusters)

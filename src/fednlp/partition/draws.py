@@ -130,11 +130,11 @@ def check_clients(examples: int, clients: int) -> None:
         PartitionError: There are fewer or more.
     """
     if clients < 1:
-        raise PartitionError(f"clients = {clients}: there must be at least 1")
+        raise PartitionError(f"partition.clients = {clients}: there must be at least 1")
     if clients > examples:
         raise PartitionError(
-            f"{plural(clients, 'client')} cannot share {plural(examples, 'training example')}: ask for at most "
-            f"{plural(examples, 'client')}"
+            f"{plural(clients, 'client')} cannot share {plural(examples, 'training example')}: say at most "
+            f"partition.clients = {examples}"
         )
 
 

@@ -168,30 +168,38 @@ def check_options(spec: PartitionSpec) -> tuple[Method, dict[str, Any]]:
     }
     for option in method.needs:
         if option not in given:
-            example = _example(checker, option) or f"say {option} = ..."
+            example = _example(checker, name, option) or f"say {_key(name, option)} = ..."
             raise PartitionError(f"method {name!r} needs {option}: {example}")
     for option in given:
         if option not in parameters:
             users = METHODS.takers(option)
-            instead = f", or use {' or '.join(users)}" if users else ""
+            instead = f", or use the method {' or '.join(users)}" if users else ""
             if is_own(name):
                 instead = ", or make it a parameter of the function"
             near = "" if users else did_you_mean(option, parameters)
-            raise PartitionError(f"{option} has no effect with method {name!r}: {near}leave it out{instead}")
+            raise PartitionError(
+                f"{_key(name, option)} has no effect with method {name!r}: {near}leave it out{instead}"
+            )
     try:
         checked = checker(**given)
     except ValidationError as error:
         wrong = error.errors()[0]
         option, said = str(wrong["loc"][0]), wrong["msg"][0].lower() + wrong["msg"][1:]
-        parts = f"{option} = {given[option]}: {said}", _example(checker, option)
+        parts = f"{_key(name, option)} = {given[option]}: {said}", _example(checker, name, option)
         raise PartitionError("; ".join(filter(None, parts))) from None
     return method, {option: getattr(checked, option) for option in given}
 
 
-def _example(checker: type[BaseModel], option: str) -> str:
+def _example(checker: type[BaseModel], name: str, option: str) -> str:
     """Return what to type for an option, if its type has an example."""
     examples = checker.model_fields[option].examples
-    return f"say, for example, {option} = {json.dumps(examples[0])}" if examples else ""
+    return f"say, for example, {_key(name, option)} = {json.dumps(examples[0])}" if examples else ""
+
+
+def _key(name: str, option: str) -> str:
+    """Return the key of an option in an experiment; a user's own method may have options that no other has."""
+    known = not is_own(name) or METHODS.takers(option)
+    return f"partition.{option}" if known else f"partition.options.{option}"
 
 
 def _assigned(method: Method, request: Request, options: Mapping[str, Any]) -> Assignment:

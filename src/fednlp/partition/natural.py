@@ -45,19 +45,21 @@ def natural_owners(
         row = int(np.argmax(codes < 0))
         number = row if numbers is None else int(numbers[row])
         raise PartitionError(
-            f"example {number} has no value in the field {field!r}: fill it, or choose another field"
+            f"example {number} has no value in the field {field!r}: fill it, or choose another "
+            "partition.field"
         )
     used, owners = np.unique(codes, return_inverse=True)
     found = tuple(names[position] for position in used)
     if clients is not None and clients != len(found):
         raise PartitionError(
             f"the field {field!r} has {plural(len(found), 'value')}, each a client, not {clients}: "
-            f"leave clients out, or say clients = {len(found)}"
+            f"leave partition.clients out, or say "
+            f"partition.clients = {len(found)}"
         )
     if max(map(len, found)) > _LONGEST_NAME:
         raise PartitionError(
-            f"the field {field!r} has values of more than {_LONGEST_NAME} characters: choose one that says "
-            "who or where an example is from"
+            f"the field {field!r} has values of more than {_LONGEST_NAME} characters: choose a partition.field "
+            "that says who or where an example is from"
         )
     return owners.astype(np.int64), found
 

@@ -86,7 +86,9 @@ def _nearest(path: Path) -> str:
     from fednlp.formatting.suggestions import did_you_mean
 
     names = sorted(file.stem for file in _SHIPPED.glob("*.csv"))
-    return f"{did_you_mean(path.stem, names)}give a path, or one of {', '.join(names)}"
+    return (
+        f"{did_you_mean(path.stem, names)}say partition.proportions with a path, or one of {', '.join(names)}"
+    )
 
 
 def _from_csv(text: str, source: Path) -> tuple[list[str], list[_Row]]:

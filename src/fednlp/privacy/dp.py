@@ -59,9 +59,8 @@ class DPMechanism:
             MissingDependency: dp-accounting is not installed.
         """
         clients, rounds = self.clients, self.rounds
-        if (
-            not self.central
-        ):  # the server knows the cohorts: as if all clients were drawn, in most_rounds rounds
+        # Against a server, which knows the cohorts, it is as if all clients were drawn, in most_rounds rounds.
+        if not self.central:
             clients, rounds = self.cohort, self.most_rounds
         multiplier = noise_multiplier_for(
             target, self.sampling, clients, self.cohort, rounds, self.delta, distance=self.distance

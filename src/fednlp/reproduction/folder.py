@@ -19,7 +19,6 @@ from fednlp.disk import atomic, locked, regular, writing
 from fednlp.errors import RunError
 
 _REMEDY = "choose another folder with --out"
-_SLOWEST = 50.0
 
 
 class Record(Shape):
@@ -71,17 +70,3 @@ def write(out: Path, record: Record) -> None:
     """Write the record of a reproduction."""
     with atomic(out / "reproduction.json", _REMEDY) as file:
         file.write(json.dumps(record.model_dump(), indent=1).encode())
-
-
-def slowness(record: Record, expected: dict[str, float]) -> float:
-    """Return how many times longer than expected the finished jobs took; 1 before the first.
-
-    Args:
-        record: The record.
-        expected: Expected seconds of the finished jobs.
-    """
-    known = [name for name in expected if name in record.seconds]
-    if not known:
-        return 1.0
-    taken = float(sum(record.seconds[name] for name in known))
-    return min(max(taken / sum(expected[name] for name in known), 1 / _SLOWEST), _SLOWEST)

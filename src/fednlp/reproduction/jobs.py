@@ -10,7 +10,8 @@ from typing import Any
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, DamagedError
-from fednlp.reproduction.manifest import Entry, Paper, Partitioned
+from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
+from fednlp.reproduction.moved import follow
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.compare import Planned, complete, plan
 from fednlp.simulation.partitioning import partition_source
@@ -155,22 +156,24 @@ class Preparation:
         settings = [*runs.set, *self._overrides]
         if runs.model_of:
             first = self._runs(paper, runs.model_of)[0]
-            settings.append(f"model.name_or_path={json.dumps(str(RunDir(first.folder).model))}")
+            settings.append(f"model.name_or_path={json.dumps(str(RunDir(first.folder).model.absolute()))}")
         if runs.data:
             settings.append(f"data.path={json.dumps(self._data[runs.data])}")
         experiment = config.load(runs.experiment, settings)
         folder = self._out / "runs" / _folder_name(experiment.name, runs.set)
         seeds = min(runs.seeds, self._most_seeds)
         planned = plan(experiment, runs.methods, runs.baselines, seeds, folder, checked=False)
-        return [self._run(one, one.seed - experiment.seed, 60 * runs.minutes) for one in planned]
+        return [self._run(runs, one, one.seed - experiment.seed) for one in planned]
 
-    def _run(self, planned: Planned, seed: int, expected: float) -> Job:
-        name = str(planned.folder.relative_to(self._out))
+    def _run(self, runs: Runs, planned: Planned, seed: int) -> Job:
+        name, damage = str(planned.folder.relative_to(self._out)), ""
         try:
+            if runs.model_of:
+                follow(planned, self._out)
             planned.require_same_settings()
         except (DamagedError, ConfigError) as error:
-            return Job(name, seed, expected, planned.folder, planned, one_line(error))
-        return Job(name, seed, expected, planned.folder, planned)
+            damage = one_line(error)
+        return Job(name, seed, 60 * runs.minutes, planned.folder, planned, damage)
 
     def _partition(self, made: Partitioned) -> Job:
         document: dict[str, Any] = {

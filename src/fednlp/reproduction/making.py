@@ -1,7 +1,7 @@
 """Does the runs of tables and figures one after the other, while the budget lasts."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ from fednlp.errors import FednlpError
 from fednlp.formatting.units import human_seconds, plural
 from fednlp.reproduction import folder
 from fednlp.reproduction.budget import Step, choose
+from fednlp.reproduction.expecting import expected_seconds
 from fednlp.reproduction.jobs import Job, Work, one_line
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
@@ -90,7 +91,8 @@ class Making:
 
     def reasons(self, works: Sequence[Work]) -> dict[tuple[str, str], str]:
         """Return why tables and figures are not finished, those that were not asked for among them."""
-        factor, asked = self._slowness(), {work.id for work in self._asked}
+        expected = expected_seconds(self._jobs.values(), self._record)
+        asked = {work.id for work in self._asked}
         found = {}
         for work in works:
             todo = [job for job in work.every if not job.done or job.name in self.failed]
@@ -102,7 +104,7 @@ class Making:
             elif todo and work.id not in asked:
                 found[work.id] = _NOT_ASKED
             elif todo:
-                needed = sum(factor[job.kind] * job.expected * job.left for job in todo)
+                needed = sum(expected[job.name] for job in todo)
                 found[work.id] = f"the time was over; about {human_seconds(needed)} of runs are left"
         return found
 
@@ -124,25 +126,15 @@ class Making:
 
     def _steps(self) -> list[Step]:
         """Return the unfinished steps of all entries whose jobs did not fail."""
-        factor = self._slowness()
+        expected = expected_seconds(self._jobs.values(), self._record)
         found = []
         for work in self._asked:
             for seed in sorted({job.seed for job in work.every}):
                 todo = [job for job in (*work.before, *_of_seed(work, seed)) if not job.done]
                 if todo and not any(job.name in self.failed for job in todo):
-                    costs = {job.name: factor[job.kind] * job.expected * job.left for job in todo}
+                    costs = {job.name: expected[job.name] for job in todo}
                     found.append(Step(work.id, seed, tuple(costs.items())))
         return found
-
-    def _slowness(self) -> Mapping[str, float]:
-        """Return how many times longer than expected the finished jobs of each kind took."""
-        jobs = self._jobs.values()
-        return {
-            kind: folder.slowness(
-                self._record, {job.name: job.expected for job in jobs if job.done and job.kind == kind}
-            )
-            for kind in {job.kind for job in jobs}
-        }
 
 
 def _cpu_seconds() -> float:

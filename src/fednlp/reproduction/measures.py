@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from fednlp.formatting.units import is_share
+from fednlp.formatting.units import is_correlation, is_share
 from fednlp.reports.read import Run, curve
 from fednlp.reports.sections.costs import first_reached
 from fednlp.reports.sections.cross_client import mean_of, read_cross_client
@@ -107,7 +107,9 @@ def _value(
 
 
 def _points(run: Run, value: float | None) -> float | None:
-    return None if value is None else (100 if is_share(run.metric) else 1) * float(value)
+    """Return a score as papers print it: shares and correlations times 100."""
+    hundredfold = is_share(run.metric) or is_correlation(run.metric)
+    return None if value is None else (100 if hundredfold else 1) * float(value)
 
 
 def _to_target(run: Run, measure: Measure, part: str, target: float) -> float | None:

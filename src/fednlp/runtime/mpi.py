@@ -1,15 +1,14 @@
 """Workers as MPI processes, on one machine or on many: ``mpirun -n 5 fednlp run EXPERIMENT``.
 
-Rank 0 runs the experiment and is a worker too; the others answer requests. Rank 0 hands these out, one at a time to
-whoever is free. The model is broadcast. The totals of updates are merged along a binary tree: they are exact sums, so
-that neither the number of ranks nor their speed leaves a trace in the weights.
+Rank 0 runs the experiment and is a worker too; the others answer requests (:mod:`fednlp.runtime.mpi_follower`). Rank 0
+hands these out, one at a time to whoever is free. The model is broadcast, and the totals of updates are merged on the
+way back (:mod:`fednlp.runtime.mpi_totals`). Neither the number of ranks nor their speed leaves a trace in the weights.
 """
 
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +18,6 @@ from torch import Tensor
 
 from fednlp.clock import IDLE, timed
 from fednlp.errors import RunError
-from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.message_json import from_json, to_json
@@ -27,22 +25,18 @@ from fednlp.runtime.messages import Request
 from fednlp.runtime.mpi_messages import (
     ANSWERS,
     BUILT,
-    NAP,
     NEXT,
     NUMBER,
-    ORDER,
     SHORT_NAP,
     end_all,
-    next_number,
-    receive_total,
     received,
     send,
-    send_total,
     world,
 )
+from fednlp.runtime.mpi_totals import merge_below
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import PrivateRoom
-from fednlp.runtime.travelling import Arriving, RemoteWorker, import_all
+from fednlp.runtime.travelling import Arriving
 
 _within_round = threading.Event()
 """Set while other ranks are within a round."""
@@ -59,40 +53,6 @@ def leading() -> Iterator[None]:
             end_all(comm)
         for rank in range(1, comm.Get_size()):
             send(comm, rank, {"end": True})
-
-
-def follow() -> None:
-    """Answer rank 0's requests until it lets this rank go: all that the other ranks do."""
-    comm = world()
-    try:
-        _follow(comm)
-    except Exception as error:  # the others would wait for this rank for ever
-        print(f"error: rank {comm.Get_rank()}: {raised(error)}", file=sys.stderr)
-        end_all(comm)
-
-
-def _follow(comm: Any) -> None:
-    worker: RemoteWorker | None = None
-    arriving: Arriving | None = None
-    while True:
-        order = received(comm, 0, ORDER, NAP)
-        if "end" in order:
-            return
-        if "preload" in order:
-            torch.set_num_threads(order["threads"])
-            with suppress(Exception):  # the factory says what it lacks
-                import_all(order["preload"])
-        elif "factory" in order:
-            worker = arriving = None
-            built = {}
-            try:
-                worker = RemoteWorker(order["factory"], order["arguments"], order["threads"])
-                arriving = Arriving(worker.worker)
-            except Exception as error:
-                built = {"error": f"rank {comm.Get_rank()}: {raised(error)}"}
-            send(comm, 0, built, BUILT)
-        elif worker is not None and arriving is not None:
-            _take_part(comm, order, worker, arriving)
 
 
 class Mpi:
@@ -175,9 +135,7 @@ class Mpi:
                 faults.append(answers["error"])
             else:
                 by_number |= {int(number): from_json(answer) for number, answer in answers.items()}
-        for rank in _children(0, self._size):
-            receive_total(self._comm, rank, self._arriving.room)
-            self._arriving.merge_into(self.total)
+        merge_below(self._comm, self._arriving, self.total)
         _within_round.clear()  # also where one has failed: all wait for the next order
         if faults:
             raise RunError(f"a worker failed: {faults[0]}")
@@ -260,43 +218,3 @@ class _HandingOut:
     ) -> None:
         if kind is None:
             self._thread.join()
-
-
-def _take_part(comm: Any, order: dict[str, Any], worker: RemoteWorker, arriving: Arriving) -> None:
-    """Answer requests of a round until none is left, then send the answers and the total."""
-    requests, answers = order["requests"], dict[str, Any]()
-    for name in order["changed"]:
-        comm.Bcast(worker.vectors[name].numpy(), root=0)
-    worker.worker.begin()
-    while (number := next_number(comm)) < len(requests):
-        try:
-            if "error" not in answers:
-                answers[str(number)] = worker.answer(requests[number])
-        except Exception as error:
-            answers = {"error": f"rank {comm.Get_rank()}: {raised(error)}"}
-    send(comm, 0, answers, ANSWERS)
-    rank = comm.Get_rank()
-    for child in _children(rank, comm.Get_size()):
-        receive_total(comm, child, arriving.room)
-        arriving.merge_into(worker.total)
-    send_total(comm, _parent(rank), worker.hand_over())
-
-
-def _children(rank: int, size: int) -> list[int]:
-    """Return the ranks whose totals a rank merges into its own, in a binary tree.
-
-    >>> [_children(rank, 6) for rank in range(6)]
-    [[1, 2, 4], [], [3], [], [5], []]
-    """
-    lowest = rank & -rank or size
-    steps = [1 << bit for bit in range(size.bit_length()) if 1 << bit < lowest]
-    return [rank + step for step in steps if rank + step < size]
-
-
-def _parent(rank: int) -> int:
-    """Return the rank that a rank's total goes to.
-
-    >>> [_parent(rank) for rank in range(1, 6)]
-    [0, 0, 2, 0, 4]
-    """
-    return rank & (rank - 1)

@@ -1,4 +1,4 @@
-"""Messages between ranks: JSON, and totals of updates in pieces; nothing is pickled.
+"""Messages between ranks, as JSON; nothing is pickled.
 
 MPI's own waiting calls keep a core busy. So whoever waits for long asks at intervals, and sleeps in between.
 """
@@ -10,22 +10,17 @@ import stat
 import sys
 import termios
 import time
-from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fednlp.errors import MissingDependency
-from fednlp.runtime.travelling import Piece, TravellingRoom
 
 ORDER, NEXT, NUMBER, ANSWERS, TOTAL, BUILT = range(1, 7)
 """Tags of messages."""
 NAP, SHORT_NAP = 2e-3, 2e-4
 """Seconds between two looks for a message: between rounds, and within one."""
-_ENTRY = 3
-"""Numbers in the head of a piece: how many blocks it has, how many values, and the length of its name and type."""
 
 
 def world() -> Any:
@@ -44,9 +39,8 @@ def world() -> Any:
 def end_all(comm: Any) -> None:
     """Stop all ranks at once; what went wrong has been said, and MPI adds nothing to it."""
     for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-        with suppress(
-            OSError, ValueError
-        ):  # it is closed, or its disk is full: the ranks are stopped all the same
+        # A stream may be closed, or its disk full: the ranks are stopped all the same.
+        with suppress(OSError, ValueError):
             stream.flush()
             _wait_for_reader(number)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
@@ -68,7 +62,7 @@ def _wait_for_reader(number: int) -> None:
 def next_number(comm: Any) -> int:
     """Ask rank 0 for the number of the next request."""
     comm.Send(bytearray(1), 0, NEXT)
-    _await(comm, 0, NUMBER, SHORT_NAP)
+    wait_for(comm, 0, NUMBER, SHORT_NAP)
     number = np.empty(1, dtype=np.int64)
     comm.Recv(number, 0, NUMBER)
     return int(number[0])
@@ -81,13 +75,13 @@ def send(comm: Any, rank: int, message: dict[str, Any], tag: int = ORDER) -> Non
 
 def received(comm: Any, rank: int, tag: int, nap: float = SHORT_NAP) -> dict[str, Any]:
     """Return the next message of a rank, when it is there."""
-    data = bytearray(_await(comm, rank, tag, nap))
+    data = bytearray(wait_for(comm, rank, tag, nap))
     comm.Recv(data, rank, tag)
     message: dict[str, Any] = json.loads(data)
     return message
 
 
-def _await(comm: Any, rank: int, tag: int, nap: float) -> int:
+def wait_for(comm: Any, rank: int, tag: int, nap: float) -> int:
     """Wait for a message, asleep; return its length in bytes."""
     from mpi4py import MPI
 
@@ -96,44 +90,3 @@ def _await(comm: Any, rank: int, tag: int, nap: float) -> int:
         time.sleep(nap)
     count: int = status.Get_count(MPI.BYTE)
     return count
-
-
-def send_total(comm: Any, rank: int, pieces: Iterable[Piece]) -> None:
-    """Send a total in pieces."""
-    for piece in pieces:
-        _send_piece(comm, rank, piece)
-    _send_piece(comm, rank, None)
-
-
-def _send_piece(comm: Any, rank: int, piece: Piece | None) -> None:
-    """Send a piece of a total; None is the end of it."""
-    if piece is None:
-        comm.Send(np.zeros(_ENTRY, dtype=np.int64), rank, TOTAL)
-        return
-    label = bytearray(f"{piece.values.dtype.str} {piece.name}".encode())
-    comm.Send(np.array([len(piece.blocks), len(piece.values), len(label)]), rank, TOTAL)
-    comm.Send(label, rank, TOTAL)
-    comm.Send(piece.blocks, rank, TOTAL)
-    comm.Send(_as_bytes(piece.values), rank, TOTAL)
-
-
-def receive_total(comm: Any, rank: int, room: TravellingRoom) -> None:
-    """Put a rank's total where totals arrive."""
-    while True:
-        head = np.empty(_ENTRY, dtype=np.int64)
-        _await(comm, rank, TOTAL, SHORT_NAP)
-        comm.Recv(head, rank, TOTAL)
-        blocks, values, label = head.tolist()
-        if not label:
-            return
-        text = bytearray(label)
-        comm.Recv(text, rank, TOTAL)
-        kind, _, name = text.decode().partition(" ")
-        piece = Piece(name, np.empty(blocks, dtype=np.int64), np.empty(values, dtype=np.dtype(kind)))
-        comm.Recv(piece.blocks, rank, TOTAL)
-        comm.Recv(_as_bytes(piece.values), rank, TOTAL)
-        room.put(piece)
-
-
-def _as_bytes(values: NDArray[Any]) -> NDArray[np.uint8]:
-    return values.view(np.uint8)

@@ -195,9 +195,8 @@ class SecureRound:
                 f"{arrived} updates arrived, and the noise of differential privacy needs {self.params.min_updates}"
             )
         info = self.session.unmask(list(self._masked_weights))
-        block = (
-            self.parameters % 4
-        )  # masks are drawn in blocks of four residues: the last one holds the weight
+        block = self.parameters % 4
+        # Masks are drawn in blocks of four residues: the last one holds the weight.
         tail = np.zeros(block + self.extra + 1, dtype=np.uint32)
         add_masks(tail, info.masks, self.parameters - block)
         if info.masks:

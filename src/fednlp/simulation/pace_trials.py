@@ -111,9 +111,8 @@ class PaceTrials:
             wave = left[: wave_size(left, idle)]
             rng = generator(self.context.experiment.seed, "pace trials", state.round)
             groups = deal_groups(wave, sizes, self.judge.holder.candidates, idle, rng)
-            again = bool(
-                search.tried
-            )  # the control of the wave before has the run's model, which was judged then
+            # The control of the wave before has the run's model, which was judged then.
+            again = bool(search.tried)
             started = search.started if again else self._score(state.params)
             self._keep(begin_wave(search, groups, started))
             before = {name: vector.clone() for name, vector in state.vectors.items() if _is_label(name)}

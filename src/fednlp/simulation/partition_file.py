@@ -50,7 +50,7 @@ def read_partition_file(
     if path.suffix.lower() in _H5:
         partition = _from_h5(path, part, data, path_of_data)
     elif part is not None:
-        raise PartitionError(f"{path} holds one partition: leave part out")
+        raise PartitionError(f"{path} holds one partition: leave partition.part out")
     else:
         partition = Partition.load(path)
     for split, there in (("train", data.train_numbers), ("test", data.test_numbers)):

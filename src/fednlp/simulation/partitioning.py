@@ -14,6 +14,7 @@ from fednlp.data.split import Numbers
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import plural
 from fednlp.partition.entities import entity_labels
+from fednlp.partition.make import check_options
 from fednlp.simulation.assignment import BY_LABEL, build_partition, entities
 from fednlp.simulation.components import Log, open_data
 from fednlp.simulation.data_profile import holders_of
@@ -43,6 +44,7 @@ def partition_source(
     if out is not None:
         check_partition_name(out)
     experiment = experiment.settled()
+    check_options(experiment.partition.spec())
     data = open_data(experiment, log)
     for note in data.notes:
         log(note)

@@ -99,9 +99,8 @@ def _require_cohorts(algorithm: Algorithm, experiment: Experiment, population: P
     """
     privacy, size = experiment.privacy, min(experiment.clients_per_round, len(population))
     unprotected = privacy is None and experiment.secure.protocol == "none"
-    if unprotected or (
-        privacy is not None and privacy.sampling == "poisson"
-    ):  # there the mechanism draws them
+    # With Poisson sampling the mechanism draws the cohorts.
+    if unprotected or (privacy is not None and privacy.sampling == "poisson"):
         return
     drawn = algorithm.sample(population, 1)
     if len(drawn.clients) != size:

@@ -110,9 +110,8 @@ def resume(
     require_trackers(experiment.report.report_to)
     with running() as clock, timed(OTHER), directory.alone(), open_engine(experiment) as pool:
         begun = directory.state.is_file()
-        if (
-            not begun and len(directory.round_lines()) > 1
-        ):  # one may have been written just before the first checkpoint
+        # One line may have been written just before the first checkpoint.
+        if not begun and len(directory.round_lines()) > 1:
             raise RunError(
                 f"{directory.state} is gone, and with it the rounds done: {start_again(Path(folder))}"
             )

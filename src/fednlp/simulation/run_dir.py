@@ -151,6 +151,15 @@ class RunDir:
         except (OSError, ValueError) as error:
             raise damaged(path, error) from None
 
+    def write_experiment(self, experiment: Experiment) -> None:
+        """Write the configuration again, where the run has been told more of it, or lies elsewhere.
+
+        Raises:
+            RunError: The disk is full, or the folder cannot be written.
+        """
+        with saving(self.folder), atomic(self.folder / "resolved.toml", remedy(self.folder)) as file:
+            file.write(config.dump(experiment).encode())
+
     def write_json(self, name: str, value: Any) -> None:
         """Write a JSON file."""
         with atomic(self.folder / name, remedy(self.folder)) as file:

@@ -19,12 +19,12 @@ from fednlp.data.features import Features
 from fednlp.errors import ConfigError
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.inputs import model_inputs, padding_of, ratio, to_device
+from fednlp.tasks.qa_batches import batch_of, values_in, windows_of
 from fednlp.tasks.qa_windows import QALayout, Span, TokenisedText, qa_layout, tokenised, window_begins
 from fednlp.tasks.squad_metrics import best_scores
 from fednlp.tasks.whole_sums import fraction, quotient, total_steps
 
 _ROWS_AT_ONCE = 64
-_TRAINING_WINDOWS = 4
 
 
 @dataclass(frozen=True)
@@ -131,8 +131,8 @@ class QuestionAnswering:
         In training an example brings four windows at most: those that hold its answer come first, and the
         others are drawn. Otherwise it brings all of them.
         """
-        chosen = [_windows(features, index, training=training) for index in indices.tolist()]
-        return to_device(_batch(features, np.concatenate(chosen, axis=1), self.padding), device)
+        chosen = [windows_of(features, index, training=training) for index in indices.tolist()]
+        return to_device(batch_of(features, np.concatenate(chosen, axis=1), self.padding), device)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean over the windows of the cross-entropies of first and last token, halved."""
@@ -143,18 +143,18 @@ class QuestionAnswering:
         self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
     ) -> Predictions:
         """Return each answer as text: the span with the largest sum of two logits, over all windows."""
-        pieces = [_windows(features, index, training=False) for index in indices.tolist()]
+        pieces = [windows_of(features, index, training=False) for index in indices.tolist()]
         owners = np.repeat(np.arange(len(pieces)), [piece.shape[1] for piece in pieces])
         windows = np.concatenate(pieces, axis=1)
         best: list[tuple[float, str]] = [(-np.inf, "")] * len(pieces)
         loss = 0.0
         for at in range(0, len(owners), _ROWS_AT_ONCE):
             part = windows[:, at : at + _ROWS_AT_ONCE]
-            batch = to_device(_batch(features, part, self.padding), device)
+            batch = to_device(batch_of(features, part, self.padding), device)
             logits = _logits(model, batch)
             for tensor, target in zip(logits, ("firsts", "lasts"), strict=True):
                 loss += float(F.cross_entropy(tensor, batch[target], reduction="sum")) / 2
-            allowed = torch.from_numpy(_gathered(features.arrays["char_starts"], part, -1) >= 0).to(device)
+            allowed = torch.from_numpy(values_in(features.arrays["char_starts"], part, -1) >= 0).to(device)
             found = zip(*best_spans(*logits, allowed, self.max_answer_length), strict=True)
             for owner, begin, (score, first, last) in zip(
                 owners[at:].tolist(), part[0].tolist(), found, strict=False
@@ -245,42 +245,6 @@ def _answer(context: TokenisedText, golds: Sequence[dict[str, Any]], room: int) 
 
 def _holds(begin: int, room: int, answer: Span) -> bool:
     return begin <= answer[0] and answer[1] < begin + room
-
-
-def _windows(features: Features, index: int, *, training: bool) -> np.ndarray:
-    """Return the windows of an example, int64 (4, windows): where each begins, its length, first and last token."""
-    lengths = features.ragged("windows", index).astype(np.int64)
-    begins = features.offsets["input_ids"][index] + np.cumsum(lengths) - lengths
-    targets = [features.ragged(name, index) for name in ("firsts", "lasts")]
-    windows = np.stack([begins, lengths, *targets])
-    if not training:
-        return windows[:, : len(lengths) - int(features.values("extra")[index])]
-    if len(lengths) <= _TRAINING_WINDOWS:
-        return windows
-    drawn = torch.randperm(len(lengths)).numpy()
-    drawn = drawn[np.argsort(1 - features.ragged("holds", index)[drawn], kind="stable")]
-    return windows[:, np.sort(drawn[:_TRAINING_WINDOWS])]
-
-
-def _gathered(values: np.ndarray, windows: np.ndarray, padding: int) -> np.ndarray:
-    """Return the values of some windows, int64 (windows, longest)."""
-    begins, lengths = windows[:2]
-    gathered = np.full((len(begins), int(lengths.max(initial=0))), padding, np.int64)
-    for row, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
-        gathered[row, :length] = values[begin : begin + length]
-    return gathered
-
-
-def _batch(features: Features, windows: np.ndarray, padding: int) -> Batch:
-    made = {
-        "input_ids": _gathered(features.arrays["input_ids"], windows, padding),
-        "attention_mask": (np.arange(windows[1].max(initial=0)) < windows[1][:, None]).astype(np.int64),
-        "firsts": windows[2],
-        "lasts": windows[3],
-    }
-    if "token_type_ids" in features.arrays:
-        made["token_type_ids"] = _gathered(features.arrays["token_type_ids"], windows, 0)
-    return {name: torch.from_numpy(array) for name, array in made.items()}
 
 
 def _logits(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:

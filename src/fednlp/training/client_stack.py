@@ -23,7 +23,8 @@ from fednlp.tasks.question_answering import QuestionAnswering
 from fednlp.tasks.text_classification import TextClassification
 from fednlp.tasks.text_regression import TextRegression
 from fednlp.tasks.token_classification import TokenClassification
-from fednlp.training.replica import Group, Replica
+from fednlp.training.flat_tensors import Group
+from fednlp.training.replica import Replica
 
 _KEY = "runtime.clients_at_once"
 _TASKS = (TextClassification, TextRegression, TokenClassification, QuestionAnswering)
@@ -75,11 +76,11 @@ class ClientStack:
         """
         layout, live = self.replica.layout, self._live[client]
         live[: layout.dense] = start
-        live[layout.dense :] = self.replica.first_own if own is None else own
+        live[layout.dense :] = self.replica.flat.first_own if own is None else own
 
     def groups(self, client: int) -> list[Group]:
         """Return what a client's optimiser is to train."""
-        return self.replica.groups_in(self._live[client], self._gradient[client])
+        return self.replica.flat.groups_in(self._live[client], self._gradient[client])
 
     def weights(self, client: int) -> tuple[Tensor, Tensor]:
         """Return a client's shared and personal weights, flat, copied."""
@@ -91,7 +92,7 @@ class ClientStack:
         """Let the model compute with the weights of the first so many clients inside the ``with`` block."""
         self._leaves = {
             name: self._live[:clients, place.span].view(clients, *place.shape).detach().requires_grad_()
-            for name, place in self.replica.places.items()
+            for name, place in self.replica.flat.places.items()
         }
         with ExitStack() as undo:
             for path, layer in self._layers.items():
@@ -137,7 +138,7 @@ class ClientStack:
         """
         unreached = []
         for name, leaf in self._leaves.items():
-            span = self.replica.places[name].span
+            span = self.replica.flat.places[name].span
             if leaf.grad is None:
                 unreached.append(span)
                 self._gradient[:clients, span] = 0
@@ -211,7 +212,7 @@ def trained_layers(replica: Replica) -> dict[str, nn.Module]:
             "model.train, use [model.peft], or leave clients_at_once out"
         )
     found: dict[str, nn.Module] = {}
-    for name in replica.places:
+    for name in replica.flat.places:
         path = name.rpartition(".")[0]
         layer = replica.model.get_submodule(path)
         if not isinstance(layer, nn.Linear | nn.LayerNorm):

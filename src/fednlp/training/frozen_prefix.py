@@ -183,9 +183,8 @@ def layer_stack(model: nn.Module) -> tuple[Any, list[nn.Module]] | None:
 @torch.no_grad()
 def _tried_prefix(owner: Any, stack: list[nn.Module], depth: int) -> FrozenPrefix | None:
     """Return the prefix if the model, in evaluation mode, does the same with it replaced."""
-    if not _is_frozen(
-        owner.get_input_embeddings().parameters()
-    ):  # it may lack the rows of the tokens tried here
+    # A trained embedding may lack the rows of the tokens tried here.
+    if not _is_frozen(owner.get_input_embeddings().parameters()):
         return None
     batch = _few_tokens(owner)
     plain, made, calls = _watched(owner, stack[depth - 1], batch)

@@ -146,7 +146,7 @@ class LocalTrainer:
                     )
                 if rate is not None:
                     set_rate(optimizer, rate(first + step))
-                with replica.unreached_kept():
+                with replica.flat.unreached_kept():
                     if scaler is None:
                         optimizer.step()
                     else:

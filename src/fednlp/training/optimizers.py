@@ -8,8 +8,8 @@ from torch.optim import Optimizer
 
 from fednlp.federated.pages import huge_zeros
 from fednlp.runtime.allocator import LARGE_BLOCK
+from fednlp.training.flat_tensors import Group
 from fednlp.training.local_training import LocalTraining
-from fednlp.training.replica import Group
 
 Schedule = Callable[[int], float]
 

@@ -32,6 +32,7 @@ from fednlp.training.open_replica import open_replica
 from fednlp.training.participation import Participation, begin, fail
 from fednlp.training.precision import low_dtype
 from fednlp.training.prediction_requests import PredictionRequests
+from fednlp.training.sending import encode
 from fednlp.training.work import predicted_work
 from fednlp.training.worker_spec import (
     WorkerSpec,
@@ -162,7 +163,7 @@ class ClientWorker:
             try:
                 result = self.algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
                 with timed(SUMS):
-                    sent = trainer.encode(request, part.local, result, part.record)
+                    sent = encode(self.algorithm, request, part.local, result, part.record)
             except ConfigError:  # it would be the same for every client
                 raise
             except Exception as error:

@@ -168,5 +168,5 @@ def without_labels(features: Features) -> Features:
 def opened_features(folder: str) -> Features:
     features = open_features(Path(folder))
     if features is None:
-        raise RunError(f"the features in {folder} are gone: start the run again, they are made anew")
+        raise RunError(f"the features in {folder} are gone: start the run again, which makes them")
     return features

@@ -15,9 +15,8 @@ from fednlp.data.split import Numbers
 from fednlp.data.textdata import Split, TextData
 from fednlp.formatting.units import plural
 
-_MIX = np.int64(
-    -7046029254386353131
-)  # 2^64 divided by the golden ratio, odd: it spreads a hash over all bits
+_MIX = np.int64(-7046029254386353131)
+"""2^64 divided by the golden ratio, odd: it spreads a hash over all bits."""
 _MINOR = 0.01
 _MINOR_LINES = 0.1  # lines of a play or of a chat repeat by nature
 

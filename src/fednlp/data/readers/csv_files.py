@@ -118,8 +118,7 @@ def _header(path: Path, records: Iterator[tuple[int, list[str]]]) -> Sequence[st
 
 def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV file, each with the number of its first line; blank lines are left out."""
-    # The module's own bound of 128 KiB a cell is too low for documents; it has no other place to set it.
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    _allow_long_cells()
     found = (f"{line}\n" for _, line in numbered_lines(path)) if is_gzipped(path) else lines(path)
     reader = csv.reader(found, delimiter=delimiter, strict=True)
     while True:
@@ -179,8 +178,7 @@ def csv_records(
     Raises:
         DataError: It is no such file.
     """
-    # The module's own bound of 128 KiB a cell is too low for documents; it has no other place to set it.
-    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))
+    _allow_long_cells()
     reader = csv.reader((line + "\n" for _, line in numbered_lines(path, latin1)), strict=strict)
     while True:
         start = reader.line_num + 1
@@ -199,3 +197,8 @@ def csv_records(
             )
         if record:
             yield start, record
+
+
+def _allow_long_cells() -> None:
+    """Raise the csv module's own bound of 128 KiB a cell, which is too low for documents; it is one for all readers."""
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_LINE))

@@ -36,10 +36,8 @@ def elements(path: Path, names: Collection[str]) -> Iterator[tuple[int, Element]
     except expat.ExpatError as error:
         reason = expat.ErrorString(error.code)
         raise DataError(f"{path}:{error.lineno}: not well-formed XML ({reason}): mend it there") from None
-    except (
-        ValueError,
-        LookupError,
-    ) as error:  # an encoding that is unknown, or has several bytes a character
+    except (ValueError, LookupError) as error:
+        # The encoding is unknown, or has several bytes a character.
         raise DataError(f"{path}: {error}: convert the file to UTF-8") from None
     yield from collector.taken()
 

@@ -68,7 +68,5 @@ NewSession = Callable[[PeerIdentity, Wake], Session]
 """Makes the session of a new connection; an error that it raises refuses the client."""
 Enrol = Callable[[PeerIdentity, bytes], bytes]
 """Answers an enrolment; an error that it raises refuses it."""
-KEPT = 64 << 20
-"""Bytes of freed memory that a process keeps for the next messages, as far as the C library is told so."""
 MOST_ENROLMENT = 16 << 10
 """Bytes of an enrolment at most."""

@@ -8,25 +8,47 @@ from typing import Any
 
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.messages import printable
+from fednlp.formatting.units import human_seconds, plural
 
 GOODBYE = 5.0
 """Seconds that the other end has to end a stream."""
 FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds until an end tries again to connect, after the first failure and at most."""
+_MOST_LINES = 10
+"""Errors of a loop that are said in a minute: the other end may cause as many as it likes."""
 
 
-def report_in_lines(loop: asyncio.AbstractEventLoop, log: Callable[[str], None]) -> None:
+def report_in_lines(
+    loop: asyncio.AbstractEventLoop, log: Callable[[str], None], seconds: float = 60.0
+) -> None:
     """Have what no one waits for in a loop, and fails, said in a line for people in place of a traceback.
+
+    At most ten lines are said in a minute, and then how many more there were.
 
     Args:
         loop: Of a driver.
         log: Takes the line.
+        seconds: Which ten lines are for.
     """
+    found = 0
 
     def report(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        nonlocal found
         error = context.get("exception")
-        if not isinstance(error, asyncio.CancelledError):  # it was told to end
+        if isinstance(error, asyncio.CancelledError):  # it was told to end
+            return
+        if not found:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_later(seconds, count_anew)
+        found += 1
+        if found <= _MOST_LINES:
             log(printable(f"{context['message']}{'' if error is None else f': {error!r}'}"))
+
+    def count_anew() -> None:
+        nonlocal found
+        more, found = found - _MOST_LINES, 0
+        if more > 0:
+            log(f"{plural(more, 'more error')} of the connections within {human_seconds(seconds)}")
 
     loop.set_exception_handler(report)
 

@@ -43,10 +43,11 @@ def by_labels(
         found = entity_labels(request.train_entities, request.test_entities or (), entity or "majority")
         return by_groups(request, *found[:2], clients, alpha, beta)
     if entity is not None:
-        raise PartitionError("entity is for texts with tags: leave it out")
+        raise PartitionError("partition.entity is for texts with tags: leave it out")
     if request.label_names is None:
         raise PartitionError(
-            "label shift needs labels, and this data has none: use uniform, quantity, cluster or natural"
+            "label shift needs labels, and this data has none: say "
+            'partition.method = "uniform", "quantity", "cluster" or "natural"'
         )
     return by_groups(request, *request.labels(), clients, alpha, beta)
 

@@ -34,7 +34,7 @@ def proportions(
     if clients not in (None, count):
         raise PartitionError(
             f"{proportions} has rows for {plural(count, 'client')}, not {clients}: "
-            f"leave clients out, or say clients = {count}"
+            f"leave partition.clients out, or say partition.clients = {count}"
         )
     if request.label_names is None:
         train, borders = score_bins(request.train_labels, table.shares, table.by, request.seed)

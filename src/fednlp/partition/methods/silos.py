@@ -21,7 +21,7 @@ def silos(request: Request, clients: Clients | None = None) -> Assignment:
     made = by_field(request, "silos", "silo")
     if clients not in (None, made.clients):
         raise PartitionError(
-            f"the data have {plural(made.clients, 'silo')}, and clients = {clients}: leave clients out, or "
-            'share out the examples of all silos together, such as with method = "uniform"'
+            f"the data have {plural(made.clients, 'silo')}, and partition.clients = {clients}: leave it out, or share "
+            'out the examples of all silos together, such as with partition.method = "uniform"'
         )
     return made

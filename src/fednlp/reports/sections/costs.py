@@ -13,6 +13,7 @@ from fednlp.formatting.units import (
     digits,
     human_bytes,
     human_seconds,
+    is_correlation,
     is_share,
     metric_title,
     metric_value,
@@ -91,8 +92,9 @@ def _final(run: Run, metric: str) -> float | None:
 def _check_target(metric: str, target: float | None) -> None:
     if target is None:
         return
-    if not math.isfinite(target) or (is_share(metric) and not 0 < target <= 1):
-        hint = f"; write {target / 100:g} for {target:g} %" if 1 < target <= 100 else ""
+    bounded = is_share(metric) or is_correlation(metric)
+    if not math.isfinite(target) or (bounded and not 0 < target <= 1):
+        hint = f"; write {target / 100:g} for {target:g} %" if is_share(metric) and 1 < target <= 100 else ""
         raise RunError(f"--target {target:g}: {metric_title(metric)} cannot be that{hint}")
 
 

@@ -12,7 +12,7 @@ import grpc
 import grpc.aio
 
 from fednlp.deployment.frames import MOST_FRAME
-from fednlp.deployment.links import KEPT, Session, Wake
+from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
 from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, stream_metadata
 from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
@@ -25,8 +25,8 @@ from fednlp.deployment.links.streams import (
     report_in_lines,
     waker,
 )
+from fednlp.deployment.links.system import reuse_memory
 from fednlp.errors import ProtocolError, RunError
-from fednlp.runtime.allocator import keep_freed_memory
 
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the server is gone."""
@@ -58,7 +58,7 @@ async def connect(
     Raises:
         RunError: The server does not let this client in.
     """
-    keep_freed_memory(KEPT)
+    reuse_memory()
     hush("grpc")
     report_in_lines(asyncio.get_running_loop(), on_state)
     event, wake = waker()

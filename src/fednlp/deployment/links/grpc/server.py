@@ -16,7 +16,7 @@ import grpc
 import grpc.aio
 
 from fednlp.deployment.frames import MOST_FROM_SITE
-from fednlp.deployment.links import KEPT, MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
+from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
 from fednlp.deployment.links.grpc import (
     ENROL,
     KEEPALIVE,
@@ -31,11 +31,10 @@ from fednlp.deployment.links.grpc import (
 from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
 from fednlp.deployment.links.streams import drive, hush, report_in_lines, waker
-from fednlp.deployment.links.system import allow_many_files, why_not_listening
+from fednlp.deployment.links.system import allow_many_files, reuse_memory, why_not_listening
 from fednlp.deployment.messages import printable
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, ProtocolError, RunError
-from fednlp.runtime.allocator import keep_freed_memory
 
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the client is gone."""
@@ -95,7 +94,7 @@ def serve(
         RunError: The address cannot be listened at.
     """
     allow_many_files()
-    keep_freed_memory(KEPT)
+    reuse_memory()
     hush("grpc")
     loop = asyncio.new_event_loop()
     report_in_lines(loop, log)

@@ -7,15 +7,15 @@ from contextlib import suppress
 
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.frames import MOST_FRAME
-from fednlp.deployment.links import KEPT, MOST_ENROLMENT, NotThere, Session, Wake, mqtt
+from fednlp.deployment.links import MOST_ENROLMENT, NotThere, Session, Wake, mqtt
 from fednlp.deployment.links.mqtt import ACCEPTED, ENROL, MOST_STATUS, PRESENCE, SESSION, channel_of
 from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.packets import Ordered, new_id, split
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, report_in_lines, waker
+from fednlp.deployment.links.system import reuse_memory
 from fednlp.deployment.messages import printable
 from fednlp.errors import FednlpError, ProtocolError, RunError
-from fednlp.runtime.allocator import keep_freed_memory
 
 
 async def connect(
@@ -38,7 +38,7 @@ async def connect(
     Raises:
         RunError: The server does not let this client in.
     """
-    keep_freed_memory(KEPT)
+    reuse_memory()
     report_in_lines(asyncio.get_running_loop(), on_state)
     event, wake = waker()
     failures = 0

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.frames import MOST_FROM_SITE
-from fednlp.deployment.links import KEPT, MOST_ENROLMENT, Enrol, NewSession, PeerIdentity, mqtt
+from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity, mqtt
 from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.mqtt import (
     ACCEPTED,
@@ -23,8 +23,8 @@ from fednlp.deployment.links.mqtt.gaps import Gaps
 from fednlp.deployment.links.mqtt.packets import WINDOW, Kind, Ordered, Packet, new_id, split
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, pause, report_in_lines, waker
+from fednlp.deployment.links.system import reuse_memory
 from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
-from fednlp.runtime.allocator import keep_freed_memory
 
 _TELL_AGAIN = 1.0
 """Seconds after which the server says again that it is there, where something else was said."""
@@ -68,7 +68,7 @@ def serve(
     Raises:
         RunError: The broker is not reached.
     """
-    keep_freed_memory(KEPT)
+    reuse_memory()
     loop = asyncio.new_event_loop()
     report_in_lines(loop, log)
 

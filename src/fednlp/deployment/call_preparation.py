@@ -1,0 +1,120 @@
+"""What happens to a call at a client before it is handed over: the objects that it needs are fetched."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fednlp.deployment.message_types import Call, Get, ObjectChunk
+from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.open_calls import OpenCalls
+from fednlp.deployment.transfers import DamagedObject, Fetching
+
+
+@dataclass(frozen=True)
+class ReadyCall:
+    """A call whose objects are there.
+
+    Attributes:
+        id: Of the call.
+        request: JSON.
+        objects: The file of each object, by name.
+    """
+
+    id: str
+    request: dict[str, Any]
+    objects: dict[str, Path]
+
+
+@dataclass(frozen=True)
+class FailedCall:
+    """A call whose objects cannot be had; it is open no longer.
+
+    Attributes:
+        id: Of the call.
+        error: Why.
+    """
+
+    id: str
+    error: str
+
+
+class CallPreparation:
+    """The calls that a client has not answered, and the objects that they lack.
+
+    Args:
+        objects: Where fetched objects lie.
+        say: Asks the server for an object.
+    """
+
+    def __init__(self, objects: ObjectCache, say: Callable[[Get], None]) -> None:
+        self._objects, self._asked, self._fetching = objects, OpenCalls(), Fetching(objects, say)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._asked)
+
+    def connect(self) -> None:
+        """Begin a new connection: the server asks again for what it still wants."""
+        self._asked.connect()
+
+    def ask(self, call: Call, size: int) -> list[ReadyCall | FailedCall]:
+        """Take a call, and return it if it is ready now; nothing changes if it was open before.
+
+        Args:
+            call: What is asked.
+            size: Bytes of its frame.
+
+        Raises:
+            ProtocolError: Too many are open.
+        """
+        self._asked.ask(call, size)
+        return self._advance(call.id)
+
+    def arrived(self, chunk: ObjectChunk, payload: memoryview) -> list[ReadyCall | FailedCall]:
+        """Take a chunk of an object; return the calls that are ready now, or cannot be any more.
+
+        Raises:
+            ProtocolError: It was not asked for, or does not fit.
+        """
+        try:
+            if not self._fetching.arrived(chunk, payload):
+                return []
+        except DamagedObject as damaged:
+            return [self._failed(call_id, str(damaged)) for call_id in self._asked.needing(chunk.digest)]
+        return [one for call_id in self._asked.needing(chunk.digest) for one in self._advance(call_id)]
+
+    def end(self, call_id: str) -> bool | None:
+        """Have a call open no longer, and return whether it was handed over; None if it was not open.
+
+        What no other call needs is fetched no longer.
+        """
+        asked = self._asked.end(call_id)
+        if asked is None:
+            return None
+        self._fetching.keep_only(self._asked.needed())
+        return asked.ready
+
+    def close(self) -> None:
+        """Let go of what is under way: the connection is gone."""
+        self._fetching.close()
+
+    def _advance(self, call_id: str) -> list[ReadyCall | FailedCall]:
+        """Fetch what a call lacks, or return it: it is ready, or asks for more than this client takes."""
+        asked = self._asked[call_id]
+        if asked.ready:
+            return []
+        needed, most = asked.call.objects, self._objects.most_bytes
+        for name, ref in needed.items():
+            if ref.size > most:
+                error = f"the object {name!r} has {ref.size} bytes, and this site takes {most}"
+                return [self._failed(call_id, error)]
+        found = {name: self._fetching.find(ref) for name, ref in needed.items()}
+        objects = {name: path for name, path in found.items() if path is not None}
+        if len(objects) < len(needed):
+            return []
+        asked.ready = True
+        return [ReadyCall(call_id, asked.call.request, objects)]
+
+    def _failed(self, call_id: str, error: str) -> FailedCall:
+        self.end(call_id)
+        return FailedCall(call_id, error)
