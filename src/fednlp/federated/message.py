@@ -110,9 +110,8 @@ def message_pieces(tensors: Mapping[str, Tensor | SparseRows]) -> Iterator[bytes
         found = tensors[name]
         for block in found.blocks() if isinstance(found, SparseRows) else [found]:
             flat = block.detach().contiguous().view(-1)
-            yield (
-                flat.view(torch.uint8).numpy().data if len(flat) else b""
-            )  # without elements it has no stride
+            # Without elements it has no stride, and no view as bytes.
+            yield flat.view(torch.uint8).numpy().data if len(flat) else b""
 
 
 def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:
