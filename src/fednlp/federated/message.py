@@ -33,8 +33,6 @@ _DTYPES = {
     torch.uint8: ("U8", 1),
 }
 """The dtypes of messages, in the order in which safetensors writes them."""
-
-
 _BLOCK = 1 << 18
 """Elements of a block, where a matrix is written block by block."""
 
