@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.objects import ObjectFile, Partial, ref_of, write_object
+from fednlp.deployment.objects import Partial, ref_of, write_object
+from fednlp.deployment.offers import ObjectFile
 from fednlp.errors import RunError
 
 from .disks import unreadable

@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment import objects
+from fednlp.deployment import offers
 from fednlp.deployment.call_preparation import ReadyCall
 from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.hub import Hub
@@ -104,7 +104,7 @@ class Pair:
 def test_what_is_stored_is_not_sent_again(
     count: int, end: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "CHUNK", CHUNK)
+    monkeypatch.setattr(offers, "CHUNK", CHUNK)
     pair = Pair(tmp_path / "pair")
     file = "server/inbox/1.0.train.*" if end == 0 else "objects/*.part"
 
@@ -131,7 +131,7 @@ def test_what_is_stored_is_not_sent_again(
 def test_a_damaged_part_is_fetched_again_and_a_damaged_object_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(objects, "CHUNK", CHUNK)
+    monkeypatch.setattr(offers, "CHUNK", CHUNK)
     pair = Pair(tmp_path / "pair")
     pair.move_until(lambda: bool(pair.link.sent[1] > 500))
     (part,) = (tmp_path / "pair" / "objects").iterdir()

@@ -11,7 +11,8 @@ from fednlp.deployment.inbox import Inbox, client_of, round_of
 from fednlp.deployment.links import Wake
 from fednlp.deployment.message_types import Call, ObjectRef, Reply
 from fednlp.deployment.messages import pack, printable
-from fednlp.deployment.objects import ObjectFile, Offers, Partial, ref_of
+from fednlp.deployment.objects import Partial, ref_of
+from fednlp.deployment.offers import ObjectFile, Offers
 from fednlp.deployment.ration import SPAN, Ration
 from fednlp.deployment.reply_queue import ReplyQueue
 from fednlp.deployment.roster import Roster

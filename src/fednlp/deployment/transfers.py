@@ -6,7 +6,8 @@ from pathlib import Path
 from fednlp.deployment.message_types import Get, ObjectChunk, ObjectRef, UploadChunk
 from fednlp.deployment.messages import pack
 from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.objects import ObjectFile, Partial
+from fednlp.deployment.objects import Partial
+from fednlp.deployment.offers import ObjectFile
 from fednlp.errors import ProtocolError, RunError
 
 _MOST_DAMAGED = 3
