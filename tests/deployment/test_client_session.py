@@ -211,6 +211,15 @@ def test_a_call_is_handed_over_where_another_one_that_needs_its_object_cannot_be
     assert [one.id for one in client.ready] == ["1.0.train", "2.0.train"]
 
 
+def test_an_answer_is_offered_once_however_often_the_server_asks(client: Client) -> None:
+    client.connect()
+    client.get(Call("1.0.train", {}))
+    client.session.answer("1.0.train", {}, None)
+    for _ in range(2000):  # without reading what the client says
+        client.session.receive(pack(Call("1.0.train", {})))
+    assert drain(client.session) == [Reply("1.0.train", {})]
+
+
 def test_a_part_that_is_longer_than_the_object_is_not_of_it(client: Client) -> None:
     client.connect()
     client.get(Call("1.0.train", {}, {"model": ObjectRef("0" * 64, 9)}))
