@@ -200,9 +200,9 @@ def test_a_call_is_handed_over_where_another_one_that_needs_its_object_cannot_be
     client.get(Call("1.0.train", {}, {"x": there}))
     client.get(Call("2.0.train", {}, {"x": there, "y": lost}))
     client.objects.drop(lost.digest)
-    with mock.patch.object(client.objects, "begin", side_effect=RunError("the disk is full")):
-        with pytest.raises(RunError, match="the disk is full"):
-            client.get(ObjectChunk(there.digest, 0), b"shared")
+    full = mock.patch.object(client.objects, "begin", side_effect=RunError("the disk is full"))
+    with full, pytest.raises(RunError, match="the disk is full"):
+        client.get(ObjectChunk(there.digest, 0), b"shared")
     assert [one.id for one in client.ready] == ["1.0.train"]
     client.connect()
     client.get(Call("1.0.train", {}, {"x": there}))
