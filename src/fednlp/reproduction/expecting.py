@@ -54,7 +54,8 @@ def _expected(
     left = job.left
     if 0 < left < 1 and job.name in record.seconds:
         taken = float(record.seconds[job.name])
-        in_rounds = min(sum(line.get("seconds", 0.0) for line in RunDir(job.folder).round_lines()), taken)
+        lines = RunDir(job.folder).round_lines()
+        in_rounds = min(float(sum(line.get("seconds", 0) for line in lines)), taken)
         return taken - in_rounds + in_rounds * left / (1 - left)
     same = seeds.get(_without_seed(job))
     return left * (fmean(same) if same else slower * job.expected)
