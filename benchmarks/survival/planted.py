@@ -47,18 +47,18 @@ def site(home: Path) -> None:
     import torch
 
     from fednlp.secure.encoding import Encoding
-    from fednlp.training.client import ClientTrainer
+    from fednlp.training import sending, worker
 
-    encode_update, encode = ClientTrainer.encode, Encoding.encode
+    encode = Encoding.encode
     planted = numbers_of(home.parent.name)
 
-    def planting(self: ClientTrainer, request: Any, local: Any, result: Any, record: Any) -> Any:
+    def planting(algorithm: Any, request: Any, local: Any, result: Any, record: Any) -> Any:
         flat = result.update["model"].flat().clone()
         flat[:_COUNT] = torch.from_numpy(planted)
         _kept.append(flat)
         (home / "planted").touch()
         changed = replace(result, update={**result.update, "model": flat.clone()})
-        return encode_update(self, request, local, changed, record)
+        return sending.encode(algorithm, request, local, changed, record)
 
     def noting(self: Encoding, *given: Any, **options: Any) -> NDArray[np.uint32]:
         residues = encode(self, *given, **options)
@@ -69,7 +69,7 @@ def site(home: Path) -> None:
         part.replace(home / f"residues-{len(_kept)}.npz")
         return residues
 
-    ClientTrainer.encode = planting  # type: ignore[method-assign]
+    worker.encode = planting
     Encoding.encode = noting  # type: ignore[method-assign]
 
 

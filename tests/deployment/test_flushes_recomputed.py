@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 
 from fednlp.config import Experiment
 from fednlp.deployment.shards import split_out
-from fednlp.training.client import ClientTrainer
+from fednlp.training import sending, worker
 
 from .test_arrivals import CLIENTS, FLUSHES, Gate, K, M, buffered, events, serve
 from .test_federation import quiet
@@ -43,16 +43,15 @@ def test_each_flush_is_the_weighted_mean_of_what_arrived_by_its_age(
 ) -> None:
     """s(age) = (1 + age)^(-1/2), over the sum of the weights alone (Nguyen et al. 2022, Algorithm 1)."""
     starts, updates, sizes = dict[Any, Any](), dict[Any, Any](), dict[int, int]()
-    encode = ClientTrainer.encode
 
-    def noted(self: ClientTrainer, request: Any, local: Any, result: Any, record: Any) -> Any:
+    def noted(algorithm: Any, request: Any, local: Any, result: Any, record: Any) -> Any:
         call = local.round, local.client
         starts[call] = local.x.numpy().astype(np.float64)
         updates[call] = result.update["model"].flat().numpy().astype(np.float64)
         sizes[local.client] = len(local.examples)
-        return encode(self, request, local, result, record)
+        return sending.encode(algorithm, request, local, result, record)
 
-    monkeypatch.setattr(ClientTrainer, "encode", noted)
+    monkeypatch.setattr(worker, "encode", noted)
     method = {"algorithm": {"name": "fedbuff", "buffer_size": K, "weighting": weighting}}
     made, gate = buffered(method), InAnyOrder(tmp_path)
     deployed = serve(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path, gate)

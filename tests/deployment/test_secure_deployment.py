@@ -20,7 +20,7 @@ from fednlp.errors import ConfigError
 from fednlp.federated.client import Result, TrainRequest
 from fednlp.federated.upload import Trained
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training.client import ClientTrainer
+from fednlp.training import sending, worker
 from fednlp.training.local import LocalTrainer
 
 from .machines import Machines
@@ -138,12 +138,12 @@ def windows(values: np.ndarray) -> Iterator[bytes]:
 def planted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
     """Stretches of all clients' updates, as floats, and encoded without masks, as an upload or a total has them."""
     found: list[bytes] = []
-    encode, train = ClientTrainer.encode, SecureSite.train
+    train = SecureSite.train
 
-    def encoding(self: ClientTrainer, request: Any, local: Any, result: Result, record: Any) -> Any:
+    def encoding(algorithm: Any, request: Any, local: Any, result: Result, record: Any) -> Any:
         change = result.update["model"]
         found.extend(windows(change.flat().numpy()))  # type: ignore[union-attr]
-        return encode(self, request, local, result, record)
+        return sending.encode(algorithm, request, local, result, record)
 
     def training(self: SecureSite, request: TrainRequest, work: Callable[[TrainRequest], Any]) -> Any:
         def watched(masked: TrainRequest) -> Any:
@@ -156,7 +156,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
         return train(self, request, watched)
 
-    monkeypatch.setattr(ClientTrainer, "encode", encoding)
+    monkeypatch.setattr(worker, "encode", encoding)
     monkeypatch.setattr(SecureSite, "train", training)
     return found
 

@@ -19,11 +19,13 @@ from fednlp.deployment.secure_site import SecureSite
 from fednlp.deployment.secure_terms import terms_of
 from fednlp.deployment.setup import Ready
 from fednlp.errors import ConfigError, RunError, SecureAbort
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
 from fednlp.runtime.messages import ClientSums, ClientSumsRequest
 from fednlp.simulation.federated_evaluation import evaluate_by_sums, sums_params
 from fednlp.tasks.text_classification import TextClassification
-from fednlp.training.client import ClientTrainer
+from fednlp.training import sending, worker
+from fednlp.training.local import LocalTrainer
 from fednlp.training.prediction_requests import PredictionRequests
 from fednlp.training.scores import num_sums
 
@@ -256,12 +258,11 @@ def test_losses_are_summed_under_the_masks_of_the_updates(
 ) -> None:
     """Also where a site is killed once it has trained; no digit of a site's loss is in what the server hears."""
     planted: list[bytes] = []
-    encode = ClientTrainer.encode
 
-    def kept(self: ClientTrainer, request: TrainRequest, *arguments: Any) -> Any:
-        found = encode(self, request, *arguments)
+    def kept(algorithm: Algorithm, request: TrainRequest, local: LocalTrainer, *arguments: Any) -> Any:
+        found = sending.encode(algorithm, request, local, *arguments)
         masked = found.upload.masked
-        reports = masked[self.replica.layout.numel : -1]
+        reports = masked[local.replica.layout.numel : -1]
         planted.extend([written(reports.tolist()), reports.astype("<u4").tobytes()])
         return found
 
@@ -269,7 +270,7 @@ def test_losses_are_summed_under_the_masks_of_the_updates(
         FEDERATED | {"secure": {"protocol": protocol, "sum_reports": True}, "evaluation.federated": False}
     )
     simulated = fednlp.run(made, tmp_path / "simulated")
-    monkeypatch.setattr(ClientTrainer, "encode", kept)
+    monkeypatch.setattr(worker, "encode", kept)
     machines = Machines(
         shards_of(made, tmp_path / "shards"),
         tmp_path,

@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import RunError
-from fednlp.federated.message import METADATA_LIMIT, message_bytes, pack, read_metadata, shapes_of, unpack
+from fednlp.federated.message import (
+    METADATA_LIMIT,
+    SparseRows,
+    message_bytes,
+    message_pieces,
+    pack,
+    read_metadata,
+    shapes_of,
+    unpack,
+)
 from fednlp.federated.params import Layout
 
 DTYPES = [torch.float32, torch.int32, torch.bfloat16, torch.float16, torch.int8, torch.uint8]
@@ -238,3 +247,20 @@ def test_what_is_missing_is_said_in_bytes() -> None:
     shapes = {"w": ((4,), torch.float32)}
     with pytest.raises(RunError, match="has 13 bytes of tensors where 16 are expected"):
         unpack(pack(filled(shapes))[:-3], shapes)
+
+
+@given(st.integers(0, 9), st.integers(0, 4), st.sets(st.integers(0, 8)), st.integers(1, 12))
+def test_a_matrix_of_some_rows_is_written_as_the_whole_one(
+    count: int, width: int, some: set[int], block: int
+) -> None:
+    """Whatever the blocks are in which it is written, and in whatever order its rows are given."""
+    rows = torch.tensor([row for row in some if row < count][::-1], dtype=torch.int64)
+    values = torch.arange(1.0, 1 + len(rows) * width).view(len(rows), width)
+    whole = torch.zeros(count, width)
+    whole[rows] = values
+    other = torch.arange(3.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fednlp.federated.message._BLOCK", block)
+        pieces = list(message_pieces({"b": SparseRows((count, width), rows, values), "a": other}))
+    assert b"".join(pieces) == pack({"a": other, "b": whole})
+    assert all(len(piece) <= 4 * max(block, width, 3) for piece in pieces[1:])

@@ -33,15 +33,16 @@ def run(program: str, *words: str, switch: str | None = "1") -> subprocess.Compl
 
 
 def test_first_round_needs_no_heavy_library(document: Any, tmp_path: Path) -> None:
-    """Neither the compiler nor sharded tensors, sympy, scipy, pandas or scikit-learn are loaded after a round."""
+    """No compiler, sharded tensors, sympy, scipy, pandas or scikit-learn after a round and its scores."""
     file = tmp_path / "tiny.toml"
-    file.write_text(tomli_w.dumps(document({"evaluation.every": 4})), encoding="utf-8")
+    file.write_text(tomli_w.dumps(document({"evaluation.every": 1})), encoding="utf-8")
     done = run(
         "import os, sys\n"
         "from fednlp.simulation.callback import Callback\n"
         "from fednlp.simulation.run import run\n"
         "class AfterRound(Callback):\n"
-        "    def on_round(self, *args, **options):\n"
+        "    def on_round(self, line, left):\n"
+        "        assert {'accuracy', 'macro_f1', 'mcc'} < line['evaluation']['global'].keys()\n"
         f"        print(sorted(set({HEAVY}) & set(sys.modules)), flush=True)\n"
         "        os._exit(7)\n"
         "run(sys.argv[1], sys.argv[2], callback=AfterRound())\n",

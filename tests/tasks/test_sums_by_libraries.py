@@ -4,6 +4,7 @@ Nothing of a task's own metrics takes part: the expected numbers come from what 
 """
 
 import json
+import math
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -69,17 +70,42 @@ def pooled(tests: Sequence[Sequence[tuple[Any, Any]]]) -> tuple[list[Any], list[
     return [truth for truth, _ in every], [guess for _, guess in every]
 
 
-@given(sites(st.tuples(st.integers(0, 3), st.integers(0, 3))))
-def test_classification_is_scikit_learn_s(tests: list[list[tuple[int, int]]]) -> None:
-    truth, guess = pooled(tests)
+def by_scikit_learn(truth: Any, guess: Any) -> dict[str, float]:
+    """Return the metrics of classes."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of a single label
-        expected = {
+        return {
             "accuracy": sklearn.metrics.accuracy_score(truth, guess),
             "macro_f1": sklearn.metrics.f1_score(truth, guess, average="macro", zero_division=0),
             "mcc": sklearn.metrics.matthews_corrcoef(truth, guess),
         }
+
+
+@given(sites(st.tuples(st.integers(0, 3), st.integers(0, 3))))
+def test_classification_is_scikit_learn_s(tests: list[list[tuple[int, int]]]) -> None:
+    expected = by_scikit_learn(*pooled(tests))
     assert summed(TextClassification(LABELS), "label", tests) == pytest.approx(expected, abs=1e-12)
+
+
+@given(st.integers(1, 40), st.integers(1, 3000), st.floats(0, 1), st.integers(0, 2**32))
+def test_metrics_of_a_whole_set_are_scikit_learn_s_to_the_last_bit(
+    labels: int, examples: int, right: float, seed: int
+) -> None:
+    """Also the F1 of one label, with labels that never occur, and texts whose label is unknown."""
+    rng = np.random.default_rng(seed)
+    truth = rng.integers(-1, labels, examples)
+    guess = np.where(rng.random(examples) < right, np.maximum(truth, 0), rng.integers(0, labels, examples))
+    names = tuple(f"{number:02}" for number in range(labels + 1))
+    task = TextClassification(names, metric="f1", positive_label=names[0])
+    features = Features.in_memory([{"input_ids": [1], "label": int(label)} for label in truth])
+    found = task.metrics(guess.tolist(), features, np.arange(examples))
+    known = truth >= 0
+    if not known.any():
+        assert math.isnan(found["mcc"])
+        return
+    expected = by_scikit_learn(truth[known], guess[known])
+    f1 = sklearn.metrics.f1_score(truth[known] == 0, guess[known] == 0, zero_division=0)
+    assert found == expected | {"f1": f1, "accuracy": sklearn.metrics.accuracy_score(truth, guess)}
 
 
 @pytest.mark.parametrize("scheme", ["default", "strict"])

@@ -1,6 +1,7 @@
 """What is cut off: the tokens of a text beyond those that the task's features hold."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 
 from fednlp.data import TextData, load_data
-from fednlp.data.features import Features
+from fednlp.data.features import Features, write_features
 from fednlp.tasks import task_class
 from fednlp.tasks.truncation import truncation
 
@@ -79,3 +80,32 @@ def test_many_long_texts_are_estimated_from_a_sample(tokenizer: Any, tmp_path: P
     found = truncation(data, "train", np.arange(1000), features, task, tokenizer)
     assert found.texts == pytest.approx(600)
     assert found.tokens == pytest.approx(600 * (LONG + 2.5 - 64), rel=0.01)
+
+
+def test_a_sample_is_tokenised_again_once(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its lengths are kept beside the features; one that was cut short is counted again."""
+    data = made(CASES[0], [SHORT, LONG] * 20, tmp_path)
+    task = task_class(CASES[0].task).build(data.label_names, tokenizer)
+    features = write_features(tmp_path / "features", [task.encode(data.train.to_pylist(), tokenizer, 64)])
+    encode, asked = type(task).encode, []
+
+    def noted(self: Any, rows: Any, *further: Any) -> Any:
+        asked.append(len(rows))
+        return encode(self, rows, *further)
+
+    def found(numbers: np.ndarray) -> Any:
+        return truncation(data, "train", numbers, features, task, tokenizer)
+
+    monkeypatch.setattr(type(task), "encode", noted)
+    first = found(np.arange(40))
+    assert (found(np.arange(40)), asked) == (first, [20])
+    assert (found(np.arange(20)).texts, asked) == (10, [20, 10])
+    for damaged in (b"", b"nonsense"):
+        for kept in (tmp_path / "features").glob("whole-*.bin"):
+            kept.write_bytes(damaged)
+        asked.clear()
+        assert (found(np.arange(40)), asked) == (first, [20])
+    shutil.rmtree(tmp_path / "features")
+    assert found(np.arange(40)) == first

@@ -57,12 +57,15 @@ def run(
 
 
 def _start(experiment: Any, out: Path | None, profile: bool) -> None:
-    experiment.resolved()  # its mistakes are reported before torch is loaded, which takes seconds
-    from fednlp.cli.console import Console
-    from fednlp.simulation import run as runs
+    resolved = experiment.resolved()  # its mistakes are reported before torch is loaded, which takes seconds
+    from fednlp.simulation.early_workers import early_workers
 
-    with Console() as console, running(Clock(IMPORTS, process_began())):
-        done = runs.run(experiment, out, callback=console)
+    with early_workers(resolved):
+        from fednlp.cli.console import Console
+        from fednlp.simulation import run as runs
+
+        with Console() as console, running(Clock(IMPORTS, process_began())):
+            done = runs.run(experiment, out, callback=console)
     _show_profile(done.folder, profile)
 
 

@@ -12,11 +12,12 @@ from fednlp.federated.communication import decode_broadcast, derived_entries, en
 from fednlp.federated.message import unpack
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import flat_of
+from fednlp.runtime.allocator import release_freed_memory
 from fednlp.training.worker import ClientWorker
 
 
 class Published:
-    """The vectors of a server, of which the last of each name is kept."""
+    """The vectors of a server, of which the last of each name is kept: the next one takes its memory."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, Tensor]] = {}
@@ -39,16 +40,23 @@ class Published:
         key = f"{objects[name].name} {encoded_in} {derived and derived.name}"
         known = self._known.get(name)
         if known is None or known[0] != key:
-            known = key, _flat(worker, objects[name], derived, encoded_in)
+            into = None
+            if known is None:
+                release_freed_memory()  # what the setup took, and the messages in which the model arrived
+            else:
+                into = self._known.pop(name)[1]
+            known = key, _flat(worker, objects[name], derived, encoded_in, into)
             self._known[name] = known
         return known[1]
 
 
-def _flat(worker: ClientWorker, path: Path, derived: Path | None, encoded_in: int | None) -> Tensor:
+def _flat(
+    worker: ClientWorker, path: Path, derived: Path | None, encoded_in: int | None, into: Tensor | None
+) -> Tensor:
     layout = worker.layout
     with mapped(path) as data:
         if encoded_in is None:
-            return flat_of(data, layout)
+            return flat_of(data, layout, into)
         key = RngKey(worker.spec.seed, encoded_in, -1)
         tensors = decode_broadcast(worker.algorithm.downlink, layout, data, key)
     if layout.derived:

@@ -7,6 +7,7 @@ of its header is ever used. Format: https://huggingface.co/docs/safetensors, *Fo
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,41 @@ _DTYPES = {
 """The dtypes of messages, in the order in which safetensors writes them."""
 
 
-def shapes_of(tensors: Mapping[str, Tensor]) -> Shapes:
+_BLOCK = 1 << 18
+"""Elements of a block, where a matrix is written block by block."""
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """A matrix of which some rows are given, and the others are zero; it is written without being in memory as a whole.
+
+    Attributes:
+        shape: (rows, width) of the matrix.
+        rows: Numbers of the rows that are given, int64.
+        values: Of these rows, (given, width).
+    """
+
+    shape: tuple[int, ...]
+    rows: Tensor
+    values: Tensor
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the values."""
+        return self.values.dtype
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Yield the matrix, some of its rows at a time."""
+        count, width = self.shape
+        height = max(1, _BLOCK // max(1, width))
+        for first in range(0, count, height):
+            here = (self.rows >= first) & (self.rows < first + height)
+            block = self.values.new_zeros(min(height, count - first), width)
+            block[self.rows[here] - first] = self.values[here]
+            yield block
+
+
+def shapes_of(tensors: Mapping[str, Tensor | SparseRows]) -> Shapes:
     """Return name -> (shape, dtype) of tensors."""
     return {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in tensors.items()}
 
@@ -65,15 +100,18 @@ def pack(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = Non
     return save({name: tensor.detach().contiguous() for name, tensor in tensors.items()}, extra)
 
 
-def message_pieces(tensors: Mapping[str, Tensor]) -> Iterator[bytes | memoryview]:
+def message_pieces(tensors: Mapping[str, Tensor | SparseRows]) -> Iterator[bytes | memoryview]:
     """Yield named tensors as :func:`pack` returns them: the header, and the bytes of each tensor where they lie."""
     header, _ = _header(shapes_of(tensors))
     text = _text(header)
     length = -(-len(text) // 8) * 8
     yield length.to_bytes(8, "little") + text.ljust(length)
     for name in header:
-        flat = tensors[name].detach().contiguous().view(-1)
-        yield flat.view(torch.uint8).numpy().data if len(flat) else b""  # without elements it has no stride
+        found = tensors[name]
+        for block in found.blocks() if isinstance(found, SparseRows) else [found]:
+            flat = block.detach().contiguous().view(-1)
+            # Without elements it has no stride, and no view as bytes.
+            yield flat.view(torch.uint8).numpy().data if len(flat) else b""
 
 
 def unpack(data: bytes | memoryview, expected: Shapes) -> dict[str, Tensor]:

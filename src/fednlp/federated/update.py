@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from fednlp.errors import ConfigError
+from fednlp.federated.message import SparseRows
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,13 +76,17 @@ class Update:
                 layout.rows(flat)[self.rows] = self.table
         return flat
 
-    def views(self, layout: Layout) -> dict[str, Tensor]:
-        """Return its named tensors; where it holds all rows, they are views of it."""
-        if self.rows is not None:
-            return layout.views(self.flat(layout))
+    def views(self, layout: Layout) -> dict[str, Tensor | SparseRows]:
+        """Return its named tensors, which are views of it."""
         entries = layout.entries if self.table is None else layout.entries[:-1]
-        found = {e.name: self.dense[e.start : e.stop].view(e.shape) for e in entries}
-        return found if self.table is None else found | {layout.entries[-1].name: self.table}
+        found: dict[str, Tensor | SparseRows] = {
+            e.name: self.dense[e.start : e.stop].view(e.shape) for e in entries
+        }
+        if self.table is None:
+            return found
+        last = layout.entries[-1]
+        table = self.table if self.rows is None else SparseRows(last.shape, self.rows, self.table)
+        return found | {last.name: table}
 
     def check_finite(self) -> None:
         """Check its numbers.

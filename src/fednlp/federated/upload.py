@@ -265,13 +265,19 @@ def model_bytes(uplink: Uplink, layout: Layout, sent: Sent | None) -> int:
     return message_bytes(shapes) if shapes else 0
 
 
-def flat_of(data: bytes | memoryview, layout: Layout) -> Tensor:
+def flat_of(data: bytes | memoryview, layout: Layout, into: Tensor | None = None) -> Tensor:
     """Return the tensors of an untrusted message as one flat float32 vector of a layout.
+
+    Args:
+        data: The message.
+        layout: Of the vector.
+        into: A vector that is overwritten; None for a new one.
 
     Raises:
         RunError: The message is not what the layout asks for.
     """
-    raw, flat = raw_tensors(data, entry_shapes(layout.entries)), torch.empty(layout.numel)
+    raw = raw_tensors(data, entry_shapes(layout.entries))
+    flat = torch.empty(layout.numel) if into is None else into
     for entry in layout.entries:
         flat[entry.start : entry.stop].view(torch.uint8).numpy()[:] = raw[entry.name]
     return flat

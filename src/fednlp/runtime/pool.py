@@ -8,31 +8,22 @@ no trace.
 """
 
 import itertools
-import json
-import os
-import signal
-import subprocess
-import sys
-import tempfile
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
 from fednlp.clock import IDLE, MESSAGES, timed
-from fednlp.errors import RunError
 from fednlp.runtime.allocator import release_freed_memory
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.message_json import from_json, to_json
 from fednlp.runtime.messages import Request
-from fednlp.runtime.placement import WORKER
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
+from fednlp.runtime.worker_process import WorkerCommand, start_worker
 
 
 class Pool:
@@ -44,13 +35,15 @@ class Pool:
         threads: torch threads of each worker.
         preload: Modules that the factory will need.
 
-    Worker processes start at once, and import these modules while the caller still prepares.
+    Worker processes start at once, if they have not been started ahead, and import these modules while the caller still
+    prepares.
     """
 
     def __init__(self, workers: int, factory: str, threads: int = 1, preload: Sequence[str] = ()) -> None:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(threads)
-        self._children = [_Child(number, factory, threads, preload) for number in range(1, workers)]
+        commands = [WorkerCommand(number, factory, threads, tuple(preload)) for number in range(1, workers)]
+        self._children = [start_worker(command) for command in commands]
         self._scratch: Path | None = None
         self._counter: Counter | None = None
         self._totals: list[Any] = []
@@ -170,64 +163,3 @@ class Pool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-class _Child:
-    """One worker process, spoken to in JSON lines."""
-
-    def __init__(self, number: int, factory: str, threads: int, preload: Sequence[str]) -> None:
-        own = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), WORKER: str(number)}
-        environment = os.environ | own
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fednlp.runtime.worker", factory, str(threads), *preload],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env=environment,
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
-        )
-        self.spent: dict[str, int] = {}
-        self.until = time.monotonic_ns()
-
-    def send(self, message: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._death() from None
-
-    def receive(self) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        with timed(IDLE):
-            line = self._process.stdout.readline()
-        if not line:
-            raise self._death()
-        message: dict[str, Any] = json.loads(line)
-        if "error" in message:
-            raise RunError(f"a worker process failed: {message['error']}")
-        if "spent" in message:
-            self.spent, self.until = message["spent"], message["until"]
-        results: dict[str, Any] = message["results"]
-        return results
-
-    def _death(self) -> RunError:
-        code = self._process.wait()
-        self._log.seek(0)
-        last = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
-        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        hint = "; was memory short? try a smaller runtime.workers" if code == -signal.SIGKILL else ""
-        return RunError(f"a worker process died ({why}{': ' + last[0] if last else ''}){hint}")
-
-    def stop(self) -> None:
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self._process.wait(timeout=0.5)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()

@@ -1,20 +1,18 @@
 """The engine of a run, and how many workers it has."""
 
-import os
 from typing import Any
 
 import torch
 
-from fednlp import config
 from fednlp.clock import IMPORTS, timed
 from fednlp.config import Experiment
-from fednlp.config.sections import GIVEN
 from fednlp.errors import ConfigError, FednlpError
 from fednlp.plugins import is_own, load, raised
 from fednlp.runtime import ENGINES
 from fednlp.runtime.engine import Engine
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.placement import workers_by_gpu
+from fednlp.simulation.early_workers import FACTORY, PRELOAD, cpu_workers, stays_here
 from fednlp.training.worker_spec import pick_device
 
 _ENGINE_PARTS = ("start", "publish", "do", "close", "__len__", "__enter__", "__exit__")
@@ -26,12 +24,9 @@ def open_engine(experiment: Experiment) -> Engine:
     """Start the workers, which import most dependencies of all models beforehand."""
     name, further = _named(experiment), _further(experiment)
     build = load(ENGINES.get(name, name), "runtime.engine")
-    preload = ("fednlp.models.preloaded",)
     workers = _workers(experiment, elsewhere=name in ("mpi", "ray"))
     try:
-        made: Engine = build(
-            workers, "fednlp.simulation.workers:open_worker", experiment.runtime.threads, preload, **further
-        )
+        made: Engine = build(workers, FACTORY, experiment.runtime.threads, PRELOAD, **further)
     except Exception as error:
         if isinstance(error, FednlpError) or not is_own(name):
             raise
@@ -79,8 +74,7 @@ def _workers(experiment: Experiment, elsewhere: bool) -> int:
         ConfigError: Several are configured, and some code exists only in this process.
     """
     configured = experiment.runtime.workers
-    own = [name for _, name in config.own_code(experiment)]
-    if experiment.algorithm.name == GIVEN or any(name.startswith("__main__:") for name in own):
+    if stays_here(experiment):
         if configured > 1 or elsewhere:
             setting = f"runtime.workers = {configured}" if configured > 1 else "other processes are to work"
             raise ConfigError(
@@ -97,7 +91,4 @@ def _workers(experiment: Experiment, elsewhere: bool) -> int:
         return configured or min(places, experiment.clients_per_round)
     if device.type != "cpu":
         return configured or runtime.workers_per_gpu
-    if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
-        return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return configured or max(1, min(cores // experiment.runtime.threads, experiment.clients_per_round))
+    return cpu_workers(experiment)

@@ -51,7 +51,7 @@ def label_f1(counts: Sequence[int], label: int) -> float:
     return quotient(2 * right, guessed + true)
 
 
-def class_metrics(counts: Sequence[int]) -> dict[str, float]:
+def class_metrics(counts: Sequence[int], *, to_last_bit: bool = False) -> dict[str, float]:
     """Return accuracy, macro F1 and Matthews correlation (as scikit-learn has them) from counts of examples.
 
     The correlation is the R_K of J. Gorodkin, "Comparing two K-category assignments by a K-category correlation
@@ -59,6 +59,8 @@ def class_metrics(counts: Sequence[int]) -> dict[str, float]:
 
     Args:
         counts: From :func:`class_counts`, summed.
+        to_last_bit: Round each step as scikit-learn does. What a run says of its whole test set is rounded in this way,
+            and what it says of sums over clients is not.
     """
     labels = len(counts) // 3
     examples, (right, guessed, true) = counts[0], (counts[1 + k * labels :][:labels] for k in range(3))
@@ -67,12 +69,14 @@ def class_metrics(counts: Sequence[int]) -> dict[str, float]:
     if not known:
         return {"accuracy": accuracy, "macro_f1": math.nan, "mcc": math.nan}
     both = [(r, g + t) for r, g, t in zip(right, guessed, true, strict=True) if g + t]
-    f1 = math.fsum(2 * r / total for r, total in both) / len(both)
+    each = [2 * r / total for r, total in both]
     shared = hits * known - sum(g * t for g, t in zip(guessed, true, strict=True))
-    spreads = [known * known - sum(n * n for n in of) for of in (guessed, true)]
-    varied = min(spreads) > 0
-    return {
-        "accuracy": accuracy,
-        "macro_f1": f1,
-        "mcc": shared / math.sqrt(spreads[0]) / math.sqrt(spreads[1]) if varied else 0.0,
-    }
+    of_guessed, of_true = (known * known - sum(n * n for n in of) for of in (guessed, true))
+    varied = min(of_guessed, of_true) > 0
+    if to_last_bit:
+        f1 = float(np.mean(each))
+        mcc = shared / math.sqrt(of_guessed * of_true) if varied else 0.0
+    else:
+        f1 = math.fsum(each) / len(each)
+        mcc = shared / math.sqrt(of_guessed) / math.sqrt(of_true) if varied else 0.0
+    return {"accuracy": accuracy, "macro_f1": f1, "mcc": mcc}

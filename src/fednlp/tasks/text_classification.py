@@ -1,7 +1,6 @@
 """Text classification: one text or a pair of texts, one label."""
 
 import math
-import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -130,32 +129,14 @@ class TextClassification:
     def metrics(
         self, predictions: Sequence[Any], features: Features, indices: np.ndarray
     ) -> dict[str, float]:
-        """Return accuracy, macro-F1 and Matthews correlation (scikit-learn), over the whole set.
+        """Return accuracy, macro-F1 and Matthews correlation, as scikit-learn has them, over the whole set.
 
         A text with an unknown label is predicted wrongly. It has no class, so macro-F1 and Matthews correlation
         are those of the other texts, and NaN where there are none.
         """
-        from sklearn.metrics import accuracy_score, f1_score, matthews_corrcoef
-
-        truth, guess = features.values("label")[indices], np.asarray(predictions)
-        known = truth >= 0
-        accuracy = float(accuracy_score(truth, guess)) if len(indices) else 0.0
-        if not known.any():
-            also = {} if self.positive_label is None else {"f1": math.nan}
-            return {"accuracy": accuracy, "macro_f1": math.nan, "mcc": math.nan, **also}
-        truth, guess = truth[known], guess[known]
-        also = {}
-        if self.positive_label is not None:
-            positive = self.labels.index(self.positive_label)
-            also["f1"] = float(f1_score(truth == positive, guess == positive, zero_division=0))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # a client with one label is nothing unusual here
-            return {
-                "accuracy": accuracy,
-                "macro_f1": float(f1_score(truth, guess, average="macro", zero_division=0)),
-                "mcc": float(matthews_corrcoef(truth, guess)),
-                **also,
-            }
+        truth, guess = features.values("label")[indices], np.asarray(predictions, np.int64)
+        counts = class_counts(len(self.labels), truth, guess)
+        return self._with_positive(counts, class_metrics(counts, to_last_bit=True))
 
     def by_label(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> LabelScores:
         """Return precision, recall, F1 and support of each label, and the confusion matrix."""
@@ -192,11 +173,14 @@ class TextClassification:
 
     def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
         """Return accuracy, macro-F1 and Matthews correlation from counts, and the F1 of the positive label, if any."""
-        found = class_metrics(sums)
+        return self._with_positive(sums, class_metrics(sums))
+
+    def _with_positive(self, counts: Sequence[int], found: dict[str, float]) -> dict[str, float]:
+        """Return metrics with the F1 of the positive label, if there is one."""
         if self.positive_label is None:
             return found
         known = not math.isnan(found["mcc"])
-        return found | {"f1": label_f1(sums, self.labels.index(self.positive_label)) if known else math.nan}
+        return found | {"f1": label_f1(counts, self.labels.index(self.positive_label)) if known else math.nan}
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray

@@ -1,12 +1,18 @@
 """The part of the texts that a model does not read because they are too long."""
 
+import hashlib
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, TypeGuard
 
 import numpy as np
 
 from fednlp.data.features import Features, row_batches
 from fednlp.data.textdata import Split, TextData
+from fednlp.disk import atomic
+from fednlp.errors import RunError
 from fednlp.tasks.base import Task
 
 _SAMPLE = 256
@@ -56,7 +62,7 @@ def truncation(
     """Return what is cut off of some examples.
 
     Only texts as long as the longest can have been cut; of these at most 256, evenly spaced, are tokenised
-    again without a limit.
+    again without a limit. Their lengths are kept in the folder of the features.
 
     Args:
         data: The data set.
@@ -71,11 +77,29 @@ def truncation(
     lengths = task.input_lengths(features)[indices]
     longest = indices[lengths == lengths.max()]
     sample = longest[np.unique(np.linspace(0, len(longest) - 1, _SAMPLE).astype(np.int64))]
-    columns = data.columns_in(split)
-    table = (data.train if split == "train" else data.test).take(sample)
-    rows = [row for batch in row_batches(table, columns) for row in batch]
-    whole = task.input_lengths(Features.in_memory(task.encode(rows, tokenizer, _NO_LIMIT)))
+
+    def whole_lengths() -> np.ndarray:
+        table = (data.train if split == "train" else data.test).take(sample)
+        rows = [row for batch in row_batches(table, data.columns_in(split)) for row in batch]
+        return task.input_lengths(Features.in_memory(task.encode(rows, tokenizer, _NO_LIMIT)))
+
+    whole = _kept(features.folder, sample, whole_lengths)
     missing = np.maximum(whole - lengths.max(), 0)
     scale = len(longest) / len(sample)
     cut, tokens = float((missing > 0).sum() * scale), float(missing.sum() * scale)
     return Truncation(cut, tokens, len(indices), float(lengths.sum()) + tokens)
+
+
+def _kept(folder: Path | None, sample: np.ndarray, count: Callable[[], np.ndarray]) -> np.ndarray:
+    """Return the lengths of a sample from a file of the folder, which is written if it is not there."""
+    if folder is None:
+        return count()
+    file = folder / f"whole-{hashlib.sha256(sample.tobytes()).hexdigest()[:16]}.bin"
+    with suppress(OSError):
+        content = file.read_bytes()
+        if len(content) == sample.nbytes:
+            return np.frombuffer(content, np.int64)
+    lengths = np.asarray(count(), np.int64)
+    with suppress(RunError), atomic(file) as opened:  # without room for it, it is counted again the next time
+        opened.write(lengths.tobytes())
+    return lengths

@@ -37,8 +37,8 @@ class WordRows:
         self._numbers = torch.zeros(layout.table_shape[0], dtype=torch.int64, device=device)
         self._start: Tensor | None = None
         embedding.register_forward_pre_hook(self._translate)
-        # A view of the file of all weights would keep all of them in memory.
-        embedding.weight.data = embedding.weight.detach().clone()
+        # What the model was built with is never read: a view of the file of all weights would keep them in memory.
+        embedding.weight.data = torch.empty_like(embedding.weight)
 
     @property
     def weight(self) -> Tensor:

@@ -1,0 +1,148 @@
+"""A worker process as the pool sees it: started, spoken to in JSON lines, and stopped.
+
+A process takes seconds to import PyTorch. So a command can start its workers ahead (:func:`started_ahead`), before it
+imports PyTorch itself, and the pool that it opens later takes them. This module needs no PyTorch.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import IO, Any
+
+from fednlp.clock import IDLE, timed
+from fednlp.errors import RunError
+from fednlp.runtime.placement import WORKER
+
+
+@dataclass(frozen=True)
+class WorkerCommand:
+    """What a worker process is started with.
+
+    Attributes:
+        number: Of the worker, from 1.
+        factory: ``"module:function"`` that builds the worker.
+        threads: Its torch threads.
+        preload: Modules that the factory will need.
+    """
+
+    number: int
+    factory: str
+    threads: int
+    preload: tuple[str, ...]
+
+
+class WorkerProcess:
+    """One worker process.
+
+    Attributes:
+        command: What it was started with.
+        spent: The nanoseconds of each part, as of its last answer.
+        until: The moment of that answer, by :func:`time.monotonic_ns`.
+    """
+
+    def __init__(self, command: WorkerCommand) -> None:
+        threads = str(command.threads)
+        own = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, WORKER: str(command.number)}
+        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fednlp.runtime.worker", command.factory, threads, *command.preload],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=os.environ | own,
+            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
+        )
+        self.command = command
+        self._asked = False
+        self.spent: dict[str, int] = {}
+        self.until = time.monotonic_ns()
+
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message.
+
+        Raises:
+            RunError: The process died.
+        """
+        assert self._process.stdin is not None
+        self._asked = True
+        try:
+            self._process.stdin.write(json.dumps(message).encode() + b"\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            raise self._death() from None
+
+    def receive(self) -> dict[str, Any]:
+        """Wait for an answer, and return its results.
+
+        Raises:
+            RunError: The process died or failed.
+        """
+        assert self._process.stdout is not None
+        with timed(IDLE):
+            line = self._process.stdout.readline()
+        if not line:
+            raise self._death()
+        message: dict[str, Any] = json.loads(line)
+        if "error" in message:
+            raise RunError(f"a worker process failed: {message['error']}")
+        if "spent" in message:
+            self.spent, self.until = message["spent"], message["until"]
+        results: dict[str, Any] = message["results"]
+        return results
+
+    def _death(self) -> RunError:
+        code = self._process.wait()
+        self._log.seek(0)
+        last = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
+        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+        hint = "; was memory short? try a smaller runtime.workers" if code == -signal.SIGKILL else ""
+        return RunError(f"a worker process died ({why}{': ' + last[0] if last else ''}){hint}")
+
+    def stop(self) -> None:
+        """End the process: one that was asked for something gets half a second to end by itself."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(BrokenPipeError):
+                    pipe.close()
+        try:
+            self._process.wait(timeout=0.5 if self._asked else 0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+
+_ahead: ContextVar[list[WorkerProcess] | None] = ContextVar("ahead", default=None)
+
+
+@contextmanager
+def started_ahead(commands: Iterable[WorkerCommand]) -> Iterator[None]:
+    """Start worker processes for the pool that the block will open, and stop those that it has not taken."""
+    processes: list[WorkerProcess] = []
+    token = _ahead.set(processes)
+    try:
+        for command in commands:
+            processes.append(WorkerProcess(command))
+        yield
+    finally:
+        _ahead.reset(token)
+        for process in processes:
+            process.stop()
+
+
+def start_worker(command: WorkerCommand) -> WorkerProcess:
+    """Return a worker process: the one that was started ahead by the same command, or else a new one."""
+    ahead = _ahead.get() or []
+    for process in ahead:
+        if process.command == command:
+            ahead.remove(process)
+            return process
+    return WorkerProcess(command)

@@ -1,0 +1,102 @@
+"""Workers that start before PyTorch is imported: those that the run takes, and none where that is not known."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+
+from fednlp.config import Experiment
+from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess
+from fednlp.simulation import early_workers as early
+from fednlp.simulation.engines import open_engine
+
+Make = Callable[..., Experiment]
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_run_starts_no_other_workers(
+    workers: int, experiment: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "_DRIVERS", ())
+    started: list[WorkerProcess] = []
+    begin = WorkerProcess.__init__
+
+    def noted(self: WorkerProcess, command: WorkerCommand) -> None:
+        begin(self, command)
+        started.append(self)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", noted)
+    resolved = experiment({"runtime.workers": workers, "runtime.device": "cpu"}).resolved()
+    with early.early_workers(resolved):
+        assert len(started) == workers - 1
+        with open_engine(resolved) as pool:
+            assert len(pool) == workers
+    assert len(started) == workers - 1
+    assert all(one._process.poll() is not None for one in started)
+
+
+@pytest.fixture
+def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list to which the numbers of workers are added that would be started."""
+    asked: list[int] = []
+
+    @contextmanager
+    def noted(commands: Iterable[WorkerCommand]) -> Iterator[None]:
+        asked.extend(command.number for command in commands)
+        yield
+
+    monkeypatch.setattr(early, "_DRIVERS", ())
+    monkeypatch.setattr(early, "started_ahead", noted)
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({"runtime.workers": 3}, 2),
+        ({"runtime.workers": 0, "clients_per_round": 2}, min(2, len(os.sched_getaffinity(0))) - 1),
+        ({"runtime.workers": 0, "runtime.threads": 64}, 0),
+        ({"runtime.workers": 3, "runtime.device": "cuda"}, 0),
+        ({"runtime.workers": 3, "runtime.engine": "ray"}, 0),
+        ({"runtime.workers": 1, "algorithm.name": "__main__:mine"}, 0),
+    ],
+)
+def test_as_many_as_a_run_on_a_cpu_has(
+    changes: dict[str, Any], count: int, experiment: Make, numbers: list[int]
+) -> None:
+    with early.early_workers(experiment(changes)):
+        assert numbers == list(range(1, count + 1))
+
+
+def test_none_where_there_may_be_a_gpu(
+    experiment: Make, numbers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(early, "_DRIVERS", (str(tmp_path),))
+    for device, expected in (("auto", []), ("cpu", [1, 2])):
+        with early.early_workers(experiment({"runtime.workers": 3, "runtime.device": device})):
+            assert numbers == expected
+
+
+def test_the_command_starts_them_before_it_imports_torch(document: Any, tmp_path: Path) -> None:
+    file = tmp_path / "tiny.toml"
+    file.write_text(tomli_w.dumps(document({"runtime.workers": 2, "runtime.device": "cpu"})))
+    program = (
+        "import sys\n"
+        "from fednlp import cli\n"
+        "from fednlp.runtime.worker_process import WorkerProcess\n"
+        "def begun(self, command):\n"
+        "    print(command.number, 'torch' in sys.modules, flush=True)\n"
+        "    raise KeyboardInterrupt\n"
+        "WorkerProcess.__init__ = begun\n"
+        f"sys.argv[1:] = ['run', {str(file)!r}, '--out', {str(tmp_path / 'run')!r}]\n"
+        "cli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (130, "1 False\n"), done.stderr
+    assert not (tmp_path / "run").exists()
