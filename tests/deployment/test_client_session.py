@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -184,6 +185,39 @@ def test_a_call_that_the_server_has_not_repeated_gets_no_objects(client: Client)
     assert client.get(Call("1.0.test", {}, {"model": ref})) == [Get(ref.digest, 0)]
     client.get(Withdrawn("1.0.test"))
     assert client.get(Call("2.0.test", {}, {"model": ref})) == [Get(ref.digest, 0)]
+
+
+def test_a_call_is_handed_over_where_another_one_that_needs_its_object_cannot_be_prepared(
+    client: Client, tmp_path: Path
+) -> None:
+    """The disk is full when what was there of the other one is to be fetched again."""
+    client.connect()
+    shared, gone = tmp_path / "shared", client.objects.folder / "gone"
+    shared.write_bytes(b"shared")
+    gone.write_bytes(b"gone")
+    there, lost = ref_of(shared), ref_of(gone)
+    gone.rename(client.objects.folder / lost.digest)
+    client.get(Call("1.0.train", {}, {"x": there}))
+    client.get(Call("2.0.train", {}, {"x": there, "y": lost}))
+    client.objects.drop(lost.digest)
+    full = mock.patch.object(client.objects, "begin", side_effect=RunError("the disk is full"))
+    with full, pytest.raises(RunError, match="the disk is full"):
+        client.get(ObjectChunk(there.digest, 0), b"shared")
+    assert [one.id for one in client.ready] == ["1.0.train"]
+    client.connect()
+    client.get(Call("1.0.train", {}, {"x": there}))
+    assert client.get(Call("2.0.train", {}, {"x": there, "y": lost})) == [Get(lost.digest, 0)]
+    client.get(ObjectChunk(lost.digest, 0), b"gone")
+    assert [one.id for one in client.ready] == ["1.0.train", "2.0.train"]
+
+
+def test_an_answer_is_offered_once_however_often_the_server_asks(client: Client) -> None:
+    client.connect()
+    client.get(Call("1.0.train", {}))
+    client.session.answer("1.0.train", {}, None)
+    for _ in range(2000):  # without reading what the client says
+        client.session.receive(pack(Call("1.0.train", {})))
+    assert drain(client.session) == [Reply("1.0.train", {})]
 
 
 def test_a_part_that_is_longer_than_the_object_is_not_of_it(client: Client) -> None:

@@ -142,3 +142,19 @@ def test_a_file_that_cannot_be_read_is_said_in_a_line(tmp_path: Path) -> None:
     sent.close()
     with pytest.raises(RunError, match=r"cannot read .*gone \(No such file or directory\)"):
         ObjectFile(tmp_path / "gone", ref)
+
+
+def test_an_object_that_cannot_be_removed_is_said_in_a_line(tmp_path: Path) -> None:
+    cache, path = ObjectCache(tmp_path), tmp_path / "object"
+    path.write_bytes(b"an object")
+    ref = ref_of(path)
+    path.rename(tmp_path / ref.digest)
+    (tmp_path / ref.digest).write_bytes(b"no object")  # its bytes are wrong: it is to be fetched again
+    refused = mock.patch.object(
+        Path, "unlink", side_effect=PermissionError(errno.EACCES, "Permission denied")
+    )
+    for remove in (lambda: cache.find(ref), lambda: cache.drop(ref.digest)):
+        with refused, pytest.raises(RunError, match=r"cannot write .*Permission denied"):
+            remove()
+    assert cache.find(ref) is None
+    assert cache.digests() == []

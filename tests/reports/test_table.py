@@ -1,5 +1,6 @@
 """The comparison table says what independent statistics say."""
 
+import re
 import statistics
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from fednlp.cli.console import closing_table
 from fednlp.reports import across_table, write_report
 from fednlp.reports.read import Run, read_run
+from fednlp.reports.render import to_text
 from fednlp.reports.table import Stat, compare_table
 
 NewRun = Callable[..., Path]
@@ -119,6 +121,28 @@ def test_the_clients_after_steps_of_their_own_have_a_column_only_where_a_run_has
     across = across_table({"x": {"a": [tuned]}}, "finetuned").rows[0].cells["a"]
     assert across is not None
     assert across.values == (75.0,)
+
+
+def test_experiments_in_shares_and_in_correlations_are_shown_beside_each_other(new_run: NewRun) -> None:
+    found = {
+        name: {
+            "FedAvg": [
+                read_run(
+                    new_run(
+                        f"{name}{seed}",
+                        seed=seed,
+                        environment={"data": {"metric": metric}},
+                        summary={"evaluation": {"global": {metric: score}}},
+                    )
+                )
+                for seed, score in enumerate((0.745, 0.731))
+            ]
+        }
+        for name, metric in (("pairs", "pearson"), ("small", "accuracy"))
+    }
+    text = to_text(across_table(found))
+    assert re.search(r"^pairs, Pearson +0\.738 ± 0\.010 ", text, re.MULTILINE)
+    assert re.search(r"^small, accuracy +73\.8 ± 1\.0 ", text, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

@@ -341,18 +341,25 @@ def test_a_run_is_expected_to_take_as_long_as_it_took_here(manifest: Path, here:
         preparation.prepare(paper, entry) for entry in paper.entries if entry.id in ("table1", "figure1")
     ]
     found = expected_seconds([job for work in works for job in work.every], record)
-    assert found == {
-        "runs/quick/fedavg-seed0": 0.0,
-        "runs/quick/fedopt-seed0": 0.0,
-        "runs/quick/fedavg-seed1": 30.0,
-        "runs/quick/fedopt-seed1": 6.0,
-        "runs/slow/fedavg-seed0": 50.0,
-    }
+    assert found == pytest.approx(
+        {
+            "runs/quick/fedavg-seed0": 0.0,
+            "runs/quick/fedopt-seed0": 0.0,
+            "runs/quick/fedavg-seed1": 30.0,
+            "runs/quick/fedopt-seed1": 6.0,
+            "runs/slow/fedavg-seed0": 50.0,
+        }
+    )
+    rounds = out / "runs/slow/fedavg-seed0/rounds.jsonl"
+    first = json.loads(rounds.read_text().splitlines()[0])
+    rounds.write_text(json.dumps(first | {"seconds": 5.0}) + "\n")
+    one_done = expected_seconds([job for work in works for job in work.every], record)
+    assert one_done["runs/slow/fedavg-seed0"] == 45.0 + 3 * 5.0, "the 45 s beside the round are spent once"
     slower = expected_seconds(
         [job for work in works for job in work.every], Record(seconds={"runs/quick/fedavg-seed0": 60.0})
     )
     assert slower["runs/quick/fedopt-seed1"] == 10 * 6.0
-    assert slower["runs/slow/fedavg-seed0"] == 10 * 12.0 / 2
+    assert slower["runs/slow/fedavg-seed0"] == 10 * 12.0 * 3 / 4
 
 
 def test_a_slower_machine_is_expected_to_stay_slow() -> None:

@@ -45,10 +45,17 @@ class CallPreparation:
     Args:
         objects: Where fetched objects lie.
         say: Asks the server for an object.
+        take: Takes each call once, at once when it is ready or cannot be any more.
     """
 
-    def __init__(self, objects: ObjectCache, say: Callable[[Get], None]) -> None:
+    def __init__(
+        self,
+        objects: ObjectCache,
+        say: Callable[[Get], None],
+        take: Callable[[ReadyCall | FailedCall], None],
+    ) -> None:
         self._objects, self._asked, self._fetching = objects, OpenCalls(), Fetching(objects, say)
+        self._take = take
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._asked)
@@ -57,8 +64,8 @@ class CallPreparation:
         """Begin a new connection: the server asks again for what it still wants."""
         self._asked.connect()
 
-    def ask(self, call: Call, size: int) -> list[ReadyCall | FailedCall]:
-        """Take a call, and return it if it is ready now; nothing changes if it was open before.
+    def ask(self, call: Call, size: int) -> None:
+        """Prepare a call; nothing changes if it was open before.
 
         Args:
             call: What is asked.
@@ -68,20 +75,25 @@ class CallPreparation:
             ProtocolError: Too many are open.
         """
         self._asked.ask(call, size)
-        return self._advance(call.id)
+        self._advance(call.id)
 
-    def arrived(self, chunk: ObjectChunk, payload: memoryview) -> list[ReadyCall | FailedCall]:
-        """Take a chunk of an object; return the calls that are ready now, or cannot be any more.
+    def arrived(self, chunk: ObjectChunk, payload: memoryview) -> None:
+        """Add a chunk to its object; once this is whole, the calls that need it go on.
 
         Raises:
             ProtocolError: It was not asked for, or does not fit.
         """
         try:
             if not self._fetching.arrived(chunk, payload):
-                return []
+                return
+            error = None
         except DamagedObject as damaged:
-            return [self._failed(call_id, str(damaged)) for call_id in self._asked.needing(chunk.digest)]
-        return [one for call_id in self._asked.needing(chunk.digest) for one in self._advance(call_id)]
+            error = str(damaged)
+        for call_id in self._asked.needing(chunk.digest):
+            if error is None:
+                self._advance(call_id)
+            else:
+                self._fail(call_id, error)
 
     def end(self, call_id: str) -> bool | None:
         """Have a call open no longer, and return whether it was handed over; None if it was not open.
@@ -98,23 +110,23 @@ class CallPreparation:
         """Let go of what is under way: the connection is gone."""
         self._fetching.close()
 
-    def _advance(self, call_id: str) -> list[ReadyCall | FailedCall]:
-        """Fetch what a call lacks, or return it: it is ready, or asks for more than this client takes."""
+    def _advance(self, call_id: str) -> None:
+        """Fetch what a call lacks, or pass it on: it is ready, or asks for more than this client takes."""
         asked = self._asked[call_id]
         if asked.ready:
-            return []
+            return
         needed, most = asked.call.objects, self._objects.most_bytes
         for name, ref in needed.items():
             if ref.size > most:
                 error = f"the object {name!r} has {ref.size} bytes, and this site takes {most}"
-                return [self._failed(call_id, error)]
+                self._fail(call_id, error)
+                return
         found = {name: self._fetching.find(ref) for name, ref in needed.items()}
         objects = {name: path for name, path in found.items() if path is not None}
-        if len(objects) < len(needed):
-            return []
-        asked.ready = True
-        return [ReadyCall(call_id, asked.call.request, objects)]
+        if len(objects) == len(needed):
+            asked.ready = True
+            self._take(ReadyCall(call_id, asked.call.request, objects))
 
-    def _failed(self, call_id: str, error: str) -> FailedCall:
+    def _fail(self, call_id: str, error: str) -> None:
         self.end(call_id)
-        return FailedCall(call_id, error)
+        self._take(FailedCall(call_id, error))

@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -87,7 +87,8 @@ class ClientSession:
         self._on_ready, self._on_withdrawn, self._on_state = on_ready, on_withdrawn, on_state
         self._lock = threading.RLock()
         self._events: list[Callable[[], None]] = []
-        self._calls, self._answers = CallPreparation(objects, self._say), UnstoredAnswers(outbox)
+        self._calls = CallPreparation(objects, self._say, self._take_up)
+        self._answers = UnstoredAnswers(outbox)
         self._reset(lambda: None)
 
     def _reset(self, wake: Wake) -> None:
@@ -220,7 +221,7 @@ class ClientSession:
             case Call():
                 self._call(message, len(data))
             case ObjectChunk():
-                self._take_up(self._calls.arrived(message, payload))
+                self._calls.arrived(message, payload)
             case Resume():
                 self._check_own(message.id)
                 self._answers.resume(message)
@@ -258,16 +259,15 @@ class ClientSession:
                 Reply(call.id, None, error="it was answered before, and the server had stored the answer")
             )
         else:
-            self._take_up(self._calls.ask(call, size))
+            self._calls.ask(call, size)
 
-    def _take_up(self, calls: Sequence[ReadyCall | FailedCall]) -> None:
-        """Hand calls over, or answer those by an error that cannot be done."""
-        for one in calls:
-            if isinstance(one, FailedCall):
-                self._answers.put(Reply(one.id, None, error=printable(one.error)))
-                self._tell(f"{in_words(one.id)} cannot be done: {one.error}")
-            else:
-                self._events.append(partial(self._on_ready, one))
+    def _take_up(self, call: ReadyCall | FailedCall) -> None:
+        """Hand a call over, or answer it by an error where it cannot be done."""
+        if isinstance(call, FailedCall):
+            self._answers.put(Reply(call.id, None, error=printable(call.error)))
+            self._tell(f"{in_words(call.id)} cannot be done: {call.error}")
+        else:
+            self._events.append(partial(self._on_ready, call))
 
     def _drop(self, call_id: str) -> None:
         """Forget a call and its answer."""

@@ -28,18 +28,17 @@ class ObjectCache:
         """Return the file of an object, or None if it is not there as a whole.
 
         Raises:
-            RunError: The file cannot be read.
+            RunError: The file cannot be read, or is damaged and cannot be removed.
         """
         path = self.folder / ref.digest
-        if not path.is_file():
-            return None
-        if ref.digest not in self._checked:
-            with reading(path):
-                whole = ref_of(path) == ref
-            if not whole:
-                path.unlink()
+        with reading(path):
+            if not path.is_file():
                 return None
-            self._checked.add(ref.digest)
+            whole = ref.digest in self._checked or ref_of(path) == ref
+        if not whole:
+            self._remove(path)
+            return None
+        self._checked.add(ref.digest)
         return path
 
     def begin(self, ref: ObjectRef) -> Partial:
@@ -61,9 +60,17 @@ class ObjectCache:
         return True
 
     def drop(self, digest: str) -> None:
-        """Remove an object, whole or in part."""
+        """Remove an object, whole or in part.
+
+        Raises:
+            RunError: It cannot be removed.
+        """
         for name in (digest, f"{digest}.part"):
-            (self.folder / name).unlink(missing_ok=True)
+            self._remove(self.folder / name)
+
+    def _remove(self, path: Path) -> None:
+        with writing(self.folder, REMEDY):
+            path.unlink(missing_ok=True)
 
     def digests(self) -> list[str]:
         """Return the objects that are there, whole or in part."""

@@ -1,6 +1,5 @@
 """What a client has answered and the server has not stored: answers are offered, and their objects sent on demand."""
 
-from collections import deque
 from pathlib import Path
 
 from fednlp.deployment.message_types import ObjectRef, Reply, Resume
@@ -20,7 +19,7 @@ class UnstoredAnswers:
     def __init__(self, outbox: Outbox) -> None:
         self._outbox, self._uploads = outbox, Uploading()
         self._box: RunOutbox | None = None
-        self._offers: deque[str] = deque()
+        self._offers = dict[str, None]()  # each once, however often the server asks
 
     @property
     def is_open(self) -> bool:
@@ -37,14 +36,14 @@ class UnstoredAnswers:
         """Offer the answers of a run to a server that has named it."""
         if self._box is None:
             self._box = self._outbox.of(run)
-        self._offers.extend(self._box)
+        self._offers |= dict.fromkeys(self._box)
 
     def __contains__(self, call_id: str) -> bool:
         return self._box is not None and call_id in self._box
 
     def offer(self, call_id: str) -> None:
         """Offer an answer, once more if it was offered."""
-        self._offers.append(call_id)
+        self._offers[call_id] = None
 
     def hold(self, reply: Reply, body: Path | None) -> None:
         """Take an answer, which is offered at once, and is on the disk after :meth:`keep`.
@@ -71,7 +70,8 @@ class UnstoredAnswers:
             RunError: A file of the outbox is damaged.
         """
         while self._offers:
-            call_id = self._offers.popleft()
+            call_id = next(iter(self._offers))
+            del self._offers[call_id]
             if call_id in self and call_id not in self._uploads:
                 return pack(self.box.read(call_id))
         return self._uploads.next_frame()

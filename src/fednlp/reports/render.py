@@ -5,6 +5,7 @@ import io
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,7 +91,8 @@ def grid(table: Table) -> tuple[list[str], list[list[str]]]:
 
 
 def _texts(table: Table, row: TableRow) -> list[str]:
-    cells = [cell_text(column, row.cells[column.key]) for column in table.columns]
+    columns = [replace(column, kind=row.kind or column.kind) for column in table.columns]
+    cells = [cell_text(column, row.cells[column.key]) for column in columns]
     return [clean(row.label), *cells, str(row.seeds)]
 
 

@@ -53,12 +53,21 @@ class TableColumn:
 
 @dataclass(frozen=True)
 class TableRow:
-    """One algorithm or baseline; a cell is None where no run measured it."""
+    """One algorithm or baseline; a cell is None where no run measured it.
+
+    Attributes:
+        label: Its name.
+        baseline: Which baseline it is; None for none.
+        seeds: Number of runs.
+        cells: By the columns' keys.
+        kind: How its numbers are to be read; None for as the columns say.
+    """
 
     label: str
     baseline: str | None
     seeds: int
     cells: Mapping[str, Stat | None]
+    kind: ColumnKind | None = None
 
 
 @dataclass(frozen=True)
@@ -218,13 +227,14 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
     for name, groups in experiments.items():
         metric = metric_of(groups)
         scale = 100.0 if is_share(metric) else 1.0
+        kind: ColumnKind | None = None if is_share(metric) else "plain"
         score = partial(_in_summary, f"evaluation.{part}.{metric}")
         cells = {title: _scaled(groups.get(title), score, scale) for title in titles}
         if part == "global":
             everyone = [run for runs in groups.values() for run in runs]
             cells[TRIVIAL] = _scaled(everyone[:1], partial(_trivial, metric), scale)
         seeds = max(len(runs) for runs in groups.values())
-        rows.append(TableRow(f"{name}, {metric_title(metric)}", None, seeds, cells))
+        rows.append(TableRow(f"{name}, {metric_title(metric)}", None, seeds, cells, kind))
     if part == "global":
         columns.append(TableColumn(TRIVIAL, "Without a model", "points"))
     notes = tuple(_described(name, next(iter(groups.values()))[0]) for name, groups in experiments.items())

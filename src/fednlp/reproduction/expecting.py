@@ -7,6 +7,7 @@ from statistics import fmean
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job
 from fednlp.simulation.compare import Planned
+from fednlp.simulation.run_dir import RunDir
 
 _SLOWEST = 50.0
 
@@ -14,8 +15,9 @@ _SLOWEST = 50.0
 def expected_seconds(jobs: Collection[Job], record: Record) -> dict[str, float]:
     """Return the seconds that what is left of each job is expected to take, by name.
 
-    Where a part of a run is done, the time of this part counts; where the same run with other seeds is done, the mean
-    of their times. For others it is the manifest's time, by the factor by which this machine was slower so far.
+    Where a part of a run is done, the time of its rounds counts for each round that is left, and what it took beside
+    them once: it loads its data again. Where the same run with other seeds is done, it is the mean of their times. For
+    others it is the manifest's time, by the factor by which this machine was slower so far.
 
     Args:
         jobs: The jobs.
@@ -51,7 +53,10 @@ def _expected(
 ) -> float:
     left = job.left
     if 0 < left < 1 and job.name in record.seconds:
-        return float(record.seconds[job.name]) * left / (1 - left)
+        taken = float(record.seconds[job.name])
+        lines = RunDir(job.folder).round_lines()
+        in_rounds = min(float(sum(line.get("seconds", 0) for line in lines)), taken)
+        return taken - in_rounds + in_rounds * left / (1 - left)
     same = seeds.get(_without_seed(job))
     return left * (fmean(same) if same else slower * job.expected)
 
