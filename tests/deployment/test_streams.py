@@ -64,7 +64,7 @@ def test_a_flood_of_failures_is_ten_lines_and_how_many_more_there_were() -> None
         for count in (13, 10):
             for number in range(count):
                 loop.call_exception_handler({"message": f"failure {number}"})
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)
 
     asyncio.run(fails())
     shown = [f"failure {number}" for number in range(10)]

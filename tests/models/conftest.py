@@ -31,6 +31,14 @@ SIZES: dict[str, dict[str, Any]] = {
         "encoder_ffn_dim": 32,
         "decoder_ffn_dim": 32,
     },
+    "fnet": {"hidden_size": 16, "num_hidden_layers": 1, "intermediate_size": 32},
+    "longformer": {
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 32,
+        "attention_window": 4,
+    },
     "t5": {"d_model": 16, "d_kv": 8, "num_layers": 1, "num_heads": 2, "d_ff": 32},
 }
 

@@ -75,8 +75,11 @@ def without_draws(*, of_shapes_alone: bool = False) -> Iterator[None]:
                     return tensor
             if func is torch.arange and kwargs.get("device") == torch.device("meta"):
                 return func(*args, **kwargs | {"device": "cpu"}).to("meta")
-            if func is torch.empty_like and args and args[0].is_meta and args[0].is_contiguous():
-                kwargs = {"memory_format": torch.contiguous_format} | kwargs
+            if func is torch.empty_like and args and args[0].is_meta:
+                if args[0].is_contiguous():
+                    kwargs = {"memory_format": torch.contiguous_format} | kwargs
+                made = func(*args, **kwargs)
+                return made if made.is_meta else made.zero_()  # transformers leaves some biases as they are
             return func(*args, **kwargs)
 
     with Undrawn():

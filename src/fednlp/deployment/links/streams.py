@@ -39,7 +39,9 @@ def report_in_lines(
             return
         if not found:
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_later(seconds, count_anew)
+                loop.call_soon_threadsafe(
+                    loop.call_later, seconds, count_anew
+                )  # any thread may have the error
         found += 1
         if found <= _MOST_LINES:
             log(printable(f"{context['message']}{'' if error is None else f': {error!r}'}"))
