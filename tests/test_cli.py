@@ -1040,8 +1040,8 @@ def test_data_info_of_a_file(fednlp: Type, refused: Callable[..., str], here: Pa
     known = json.loads(fednlp("data", "info", made_of[0], "--test-path", made_of[1], *options, "--json").out)
     assert (known["task"], known["columns"]) == ("text-generation", {"source": "a", "target": "b"})
     assert [(one["kind"], one["count"]) for one in known["oddities"]] == [("in-train-and-test", 20)]
-    assert "test_fraction" in refused("data", "info", texts, "--set", "data.test_fraction=2")
-    assert "did you mean data.text?" in refused("data", "info", texts, "--set", "data.tex=3")
+    assert "--test-fraction 2" in refused("data", "info", texts, "--set", "data.test_fraction=2")
+    assert "did you mean --text?" in refused("data", "info", texts, "--set", "data.tex=3")
     assert "there is no" in refused("data", "info", "mine.csv")
 
 

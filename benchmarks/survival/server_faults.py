@@ -1,6 +1,7 @@
 """Part ``disk``: the server's disk is full for a while."""
 
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -94,7 +95,9 @@ def disk(
                 )
                 trial.lasting(rng.uniform(0, 0.3) if number else 0.0, end)
                 before = said()
+                trial.signal(SERVER, signal.SIGSTOP)  # no round ends while the disk fills up
                 place.fill()
+                trial.signal(SERVER, signal.SIGCONT)
                 trial.wait(lambda before=before: said() > before, min(end, time.monotonic() + _PATIENCE))
                 trial.lasting(full, end)
                 place.free()

@@ -184,7 +184,7 @@ def test_a_full_disk_is_said_and_nothing_acknowledged_is_lost(small: Make, tmp_p
     from survival.server_faults import disk
 
     try:
-        found = disk(small(), tmp_path, seed=0, times=2, full=0.5, limit=200)
+        found = disk(small(num_rounds=12), tmp_path, seed=0, times=2, full=0.5, limit=200)
     except PermissionError as error:
         pytest.skip(str(error))
     assert ended_as_the_simulation(found), found

@@ -33,8 +33,8 @@ def trained(
     """Train one client on its first examples; return its trainer and its weights."""
     model = Averaged(dropout)
     model.load_state_dict(small().state_dict())
-    replica = Replica(model, torch.device("cpu"), options.leaves_zero_gradients_alone)
     x = flat_weights(model)
+    replica = Replica(model, torch.device("cpu"), options.leaves_zero_gradients_alone)
     local = LocalTrainer(replica, Classes(), FEATURES, np.arange(examples), options, x, 0, 1, 2)  # type: ignore[arg-type]
     if mu:
         return local, local.steps(x, lambda g, y, x: g.add_(y - x, alpha=mu), x, sparse=True).flat()

@@ -452,6 +452,7 @@ def test_statistics_of_a_frozen_part_do_not_pass_from_client_to_client() -> None
     before = model.norm.running_mean.clone()
     x = flat_weights(model)
     replica = Replica(model, torch.device("cpu"), True)
+    replica.load(x)
     for again in (lambda: replica.load(x), lambda: replica.load_for_evaluation(x)):
         replica.train(True)
         replica.model(torch.randint(0, WORDS, (8, 5)))

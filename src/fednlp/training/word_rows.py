@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from fednlp.federated.pages import lazy_zeros
 from fednlp.federated.params import Layout
 
 
@@ -38,7 +39,7 @@ class WordRows:
         self._start: Tensor | None = None
         embedding.register_forward_pre_hook(self._translate)
         # What the model was built with is never read: a view of the file of all weights would keep them in memory.
-        embedding.weight.data = torch.empty_like(embedding.weight)
+        embedding.weight.data = lazy_zeros(embedding.weight.numel()).view(embedding.weight.shape).to(device)
 
     @property
     def weight(self) -> Tensor:
