@@ -108,7 +108,9 @@ def test_test_files_may_lie_apart(tmp_path: Path) -> None:
     table(tmp_path / "test" / "Suden.csv", notes(2, "x"))
     with pytest.raises(DataError, match=r"Suden.csv: there is no silo 'Suden': they are Mitte, Nord"):
         load_data(path=tmp_path / "train", test_path=tmp_path / "test")
-    with pytest.raises(DataError, match="give a folder or pattern of test files that have the names of the silos"):
+    with pytest.raises(
+        DataError, match="give a folder or pattern of test files that have the names of the silos"
+    ):
         load_data(path=tmp_path / "train", test_path=tmp_path / "test" / "Nord.csv")
 
 
