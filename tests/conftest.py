@@ -18,6 +18,7 @@ import pytest
 
 from fednlp.config import Experiment, parse
 from fednlp.hubs.cache import cache_dir
+from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess
 from fednlp.simulation.run_dir import RunDir
 
 # No test measures time: a slow machine is no failure.
@@ -206,6 +207,20 @@ def document(tiny_model: Path, texts: Path) -> Callable[..., dict[str, Any]]:
 def experiment(document: Callable[..., dict[str, Any]]) -> Make:
     """Return a checked experiment on the tiny model, with ``{"a.b": value}`` changes."""
     return lambda changes=None: parse(document(changes))
+
+
+@pytest.fixture
+def started_workers(monkeypatch: pytest.MonkeyPatch) -> list[WorkerProcess]:
+    """The worker processes that are started during the test, in the order of starting."""
+    started: list[WorkerProcess] = []
+    begin = WorkerProcess.__init__
+
+    def noted(self: WorkerProcess, command: WorkerCommand) -> None:
+        begin(self, command)
+        started.append(self)
+
+    monkeypatch.setattr(WorkerProcess, "__init__", noted)
+    return started
 
 
 def timeless(value: Any) -> Any:

@@ -21,24 +21,16 @@ Make = Callable[..., Experiment]
 
 @pytest.mark.parametrize("workers", [1, 3])
 def test_the_run_starts_no_other_workers(
-    workers: int, experiment: Make, monkeypatch: pytest.MonkeyPatch
+    workers: int, experiment: Make, started_workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(early, "_DRIVERS", ())
-    started: list[WorkerProcess] = []
-    begin = WorkerProcess.__init__
-
-    def noted(self: WorkerProcess, command: WorkerCommand) -> None:
-        begin(self, command)
-        started.append(self)
-
-    monkeypatch.setattr(WorkerProcess, "__init__", noted)
     resolved = experiment({"runtime.workers": workers, "runtime.device": "cpu"}).resolved()
     with early.early_workers(resolved):
-        assert len(started) == workers - 1
+        assert len(started_workers) == workers - 1
         with open_engine(resolved) as pool:
             assert len(pool) == workers
-    assert len(started) == workers - 1
-    assert all(one._process.poll() is not None for one in started)
+    assert len(started_workers) == workers - 1
+    assert all(one._process.poll() is not None for one in started_workers)
 
 
 @pytest.fixture

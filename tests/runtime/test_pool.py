@@ -116,27 +116,21 @@ def test_nothing_of_a_pool_stays_behind(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert not list(tmp_path.iterdir())
 
 
-def test_a_pool_takes_the_workers_that_were_started_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_takes_the_workers_that_were_started_ahead(
+    started_workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Those of its own command alone; the others are stopped, and nothing of them stays behind."""
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
-    started: list[WorkerProcess] = []
-    begin = WorkerProcess.__init__
-
-    def noted(self: WorkerProcess, command: WorkerCommand) -> None:
-        begin(self, command)
-        started.append(self)
-
-    monkeypatch.setattr(WorkerProcess, "__init__", noted)
     fitting = WorkerCommand(1, "counting:build", 1, ())
     others = [replace(fitting, threads=2), replace(fitting, number=5)]
     with started_ahead([*others, fitting]):
         with Pool(3, "counting:build") as made:
             assert [child.command for child in made._children] == [fitting, replace(fitting, number=2)]
-            assert made._children[0] is started[2]
-            assert len(started) == 4
+            assert made._children[0] is started_workers[2]
+            assert len(started_workers) == 4
             made.start(Counting(os.getpid()), {"here": os.getpid()})
             assert made.do([TrainRequest(1, 1, 0.5)])[0].client == 1
-        assert [child._process.poll() is None for child in started] == [True, True, False, False]
-    assert all(child._process.poll() is not None for child in started)
+        assert [child._process.poll() is None for child in started_workers] == [True, True, False, False]
+    assert all(child._process.poll() is not None for child in started_workers)
     with Pool(2, "counting:build") as made:
-        assert made._children[0] is started[4]
+        assert made._children[0] is started_workers[4]

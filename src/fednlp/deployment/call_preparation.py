@@ -65,15 +65,7 @@ class CallPreparation:
         self._asked.connect()
 
     def ask(self, call: Call, size: int) -> None:
-        """Prepare a call; nothing changes if it was open before.
-
-        Args:
-            call: What is asked.
-            size: Bytes of its frame.
-
-        Raises:
-            ProtocolError: Too many are open.
-        """
+        """Prepare a call; see :meth:`OpenCalls.ask`."""
         self._asked.ask(call, size)
         self._advance(call.id)
 
