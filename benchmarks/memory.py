@@ -4,9 +4,9 @@
     python benchmarks/memory.py peak        # one of its sections
 
 * ``peak``: DistilBERT's size (6 layers, width 768, random weights), Adam, batch 8, length 128, one torch thread. The
-  bare loop holds ready-made tensors. The worker is a worker process of ``fednlp run`` with two workers: it has the
-  published model and its total of updates beside what it trains. Both take the same local steps, and the figure is the
-  largest resident set (``VmHWM``) of each.
+  bare loop holds ready-made tensors. The worker is a worker process of ``fednlp run`` with two workers, with the quick
+  import of that command: it has the published model and its total of updates beside what it trains. Both take the same
+  local steps, and the figure is the largest resident set (``VmHWM``) of each.
 * ``frozen``: two processes that train low-rank adapters of MiniLM, as workers do. The pages of the frozen weights are
   those of the model's file: what each process holds of them (``Rss``), and its share (``Pss``).
 
@@ -47,11 +47,12 @@ def measure_worker() -> dict[str, Any]:
     import torch
 
     from fednlp.data.features import write_features
+    from fednlp.models.quick_import import quick_imports
     from fednlp.partition import Partition
     from fednlp.training.local_training import LocalTraining
 
     torch.set_num_threads(1)
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, quick_imports():
         folder = Path(name)
         spec, settings = engine.prepare(folder, 1)
         bert_config("distilbert", 0.1).save_pretrained(folder)

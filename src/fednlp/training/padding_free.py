@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
@@ -22,60 +21,16 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from fednlp.errors import ModelError
 from fednlp.training.frozen_prefix import layer_stack
+from fednlp.training.gradient_in_place import add_gradients_in_place
+from fednlp.training.laid_texts import LaidTexts
 
 _ALIKE = 1e-4
 """Tolerance between outputs and gradients with and without padding, as a share of the largest."""
 
-Layer = Callable[["_Texts", nn.Module, Tensor, Tensor | None], Tensor]
+Layer = Callable[[LaidTexts, nn.Module, Tensor, Tensor | None], Tensor]
 
 
-class _Texts:
-    """Where the tokens of a padded batch lie when its texts are laid end to end.
-
-    Args:
-        mask: True for tokens, False for padding (texts, longest).
-
-    Attributes:
-        places: Of all tokens, among those with padding.
-        firsts: Of each text's first token, among those without.
-    """
-
-    def __init__(self, mask: Tensor) -> None:
-        self.shape = mask.shape
-        self.places = mask.flatten().nonzero().squeeze(1)
-        counts = mask.sum(1)
-        self.firsts = counts.cumsum(0) - counts
-        self._mask = None if len(self.places) == mask.numel() else mask[:, None, None, :]
-
-    def rows(self, tokens: Tensor) -> Tensor:
-        """Return tokens laid back into rows, (texts, longest, width), with zeros as padding."""
-        if self._mask is None:
-            return tokens.reshape(*self.shape, -1)
-        texts, longest = self.shape
-        padded = tokens.new_zeros(texts * longest, tokens.shape[-1])
-        return padded.index_copy(0, self.places, tokens).view(texts, longest, -1)
-
-    def laid_end_to_end(self, rows: Tensor) -> Tensor:
-        """Return the tokens of rows, (texts, longest, width), without the padding."""
-        tokens = rows.flatten(0, 1)
-        return tokens if self._mask is None else tokens[self.places]
-
-    def attention(
-        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, scale: float
-    ) -> Tensor:
-        """Return attention within each text, of all tokens or of the first of each text, (queries, width)."""
-        firsts = len(query) < len(key)
-        laid = query[:, None] if firsts else self.rows(query)
-        q, k, v = (
-            tokens.view(*tokens.shape[:2], heads, -1).transpose(1, 2)
-            for tokens in (laid, self.rows(key), self.rows(value))
-        )
-        found = F.scaled_dot_product_attention(q, k, v, self._mask, dropout, scale=scale)
-        found = found.transpose(1, 2).flatten(2)
-        return found.flatten(0, 1) if firsts else self.laid_end_to_end(found)
-
-
-def _bert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+def _bert_layer(texts: LaidTexts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of BERT's family: all tokens, or those that are read."""
     attention = layer.attention.self
     projections = attention.query, attention.key, attention.value
@@ -85,7 +40,7 @@ def _bert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) 
     return computed
 
 
-def _distilbert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+def _distilbert_layer(texts: LaidTexts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of DistilBERT's family: all tokens, or those that are read."""
     attention = layer.attention
     projections = attention.q_lin, attention.k_lin, attention.v_lin
@@ -96,7 +51,7 @@ def _distilbert_layer(texts: _Texts, layer: Any, tokens: Tensor, read: Tensor | 
 
 
 def _attended(
-    texts: _Texts,
+    texts: LaidTexts,
     attention: Any,
     projections: tuple[nn.Module, nn.Module, nn.Module],
     heads: int,
@@ -114,9 +69,11 @@ def _attended(
         read: The places of those to compute; None for all.
     """
     query, key, value = projections
-    asked = tokens if read is None else tokens[read]
-    rate = attention.dropout.p if attention.training else 0.0
-    return asked, texts.attention(query(asked), key(tokens), value(tokens), heads, rate, attention.scaling)
+    asked = tokens if read is None else tokens.index_select(0, read)
+    options = heads, attention.dropout.p if attention.training else 0.0, attention.scaling
+    if read is not None:
+        return asked, texts.attention_of_firsts(query(asked), key, value, tokens, *options)
+    return asked, texts.attention(query(asked), key(tokens), value(tokens), *options)
 
 
 _FAMILIES: dict[tuple[str, ...], Layer] = {
@@ -155,8 +112,10 @@ class PaddingFree:
         self.padded = padded
         hook = self.owner.register_forward_pre_hook(self._see, with_kwargs=True)
         vars(self.stack)["forward"] = self._forward
+        added = add_gradients_in_place(part for layer in self.layers[padded:] for part in layer.modules())
 
         def undo() -> None:
+            added()
             hook.remove()
             del vars(self.stack)["forward"]
 
@@ -172,8 +131,8 @@ class PaddingFree:
         for layer in self.layers[: self.padded]:
             hidden_states = layer(hidden_states, attention_mask, **others)
         seen = hidden_states.new_ones(hidden_states.shape[:2]) if self._mask is None else self._mask
-        texts = _Texts(seen.bool())
-        tokens = texts.laid_end_to_end(hidden_states)
+        texts = LaidTexts(seen.bool())
+        tokens = texts.rows.emptied(hidden_states)
         for layer in self.layers[self.padded :]:
             read = texts.firsts if self.first_only and layer is self.layers[-1] else None
             run = partial(self.compute, texts, layer)
@@ -183,7 +142,7 @@ class PaddingFree:
                 tokens = run(tokens, read)
         if len(tokens) == len(texts.firsts):
             return Output(last_hidden_state=tokens[:, None])
-        return Output(last_hidden_state=texts.rows(tokens))
+        return Output(last_hidden_state=texts.rows.filled(tokens))
 
 
 def find_padding_free(model: nn.Module) -> PaddingFree:
