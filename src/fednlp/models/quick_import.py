@@ -158,7 +158,7 @@ def _overlook_accelerate() -> None:
     from transformers.utils import import_utils
 
     known = import_utils._is_package_available
-    import_utils._is_package_available = lambda *args, **options: (False, "")  # type: ignore[assignment]
+    import_utils._is_package_available = lambda *args, **options: (False, "")
     import_utils.is_accelerate_available.cache_clear()
     try:
         import_utils.is_accelerate_available()  # which remembers the answer
