@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fednlp.reproduction.agreement import Claim, Verdict, interval, judge, spearman
+from fednlp.reproduction.agreement import Claim, Verdict, interval, judge, spearman, standard_error
 
 _FLOATS = st.floats(-100, 100, allow_subnormal=False)
 
@@ -93,10 +93,72 @@ def test_claims_without_an_interval_are_of_one_seed_only_where_there_is_one(made
 
 
 def test_verdicts_in_words() -> None:
-    assert Verdict(None).text == "not decided"
-    assert Verdict(True).text == "agrees (one seed)"
-    assert Verdict(False, True).text == "disagrees"
-    assert Verdict(True, False).text == "agrees, within the uncertainty of the seeds"
+    assert Verdict(None).text == "a figure is missing"
+    assert Verdict(True).text == Verdict(True, True).text == "agrees (one seed)"
+    assert Verdict(False).text == Verdict(False, True).text == "disagrees (one seed)"
+    assert Verdict(True, False).text == Verdict(False, False).text == "not decided by one seed"
+    assert Verdict(False, True, 3).text == "disagrees"
+    assert Verdict(True, False, 3).text == "agrees, within the uncertainty of the seeds"
+
+
+@given(
+    st.sampled_from(["rises", "falls", "highest", "lowest", "close", "ratio"]),
+    st.lists(st.tuples(st.floats(0, 100), st.floats(0, 20)), min_size=2, max_size=5),
+    st.floats(0, 3),
+)
+def test_the_test_set_decides_what_is_decided_and_never_on_which_side(
+    kind: str, found: list[tuple[float, float]], bound: float
+) -> None:
+    names = "abcde"[: 2 if kind in ("close", "ratio") else len(found)]
+    made = claim(kind, names, within=bound, at_least=bound)
+    rows = {name: {0: figure} for name, (figure, _) in zip(names, found, strict=False)}
+    errors = {name: error for name, (_, error) in zip(names, found, strict=False)}
+    without, exact = judge(made, rows), judge(made, rows, dict.fromkeys(names, 0.0))
+    verdict = judge(made, rows, errors)
+    wider = judge(made, rows, {name: 2 * error + 1 for name, error in errors.items()})
+    assert without.holds == exact.holds == verdict.holds == wider.holds
+    assert without.decided
+    assert verdict.decided or not wider.decided, "a smaller test set decides no more"
+    assert not judge(made, rows, dict.fromkeys(names, 1e6)).decided or (kind, bound) == ("ratio", 0)
+    two_seeds = {name: {0: figure[0], 1: figure[0]} for name, figure in rows.items()}
+    assert judge(made, two_seeds, errors) == judge(made, two_seeds), "with seeds, their interval counts"
+
+
+@given(st.floats(0, 100), st.floats(0, 100), st.floats(0, 20), st.floats(0, 20))
+def test_claim_and_contrary_claim_are_decided_alike(a: float, b: float, of_a: float, of_b: float) -> None:
+    errors = {"a": of_a, "b": of_b}
+    one = judge(claim("highest", "ab"), values(a=a, b=b), errors)
+    other = judge(claim("highest", "ba"), values(a=a, b=b), errors)
+    assert one.decided == other.decided
+    assert one.clear == (abs(a - b) > stats.norm.ppf(0.975) * math.hypot(of_a, of_b))
+
+
+def test_differences_on_a_small_test_set_by_hand() -> None:
+    """Of 445 texts 90 and 93 % right: 2 * 1.96 * 1.3 points overlap; of 4,450 they do not."""
+    rows = values(a=93.0, b=90.0, c=60.0)
+    small, large = (
+        {name: 100 * standard_error(rows[name][0] / 100, count) for name in rows} for count in (445, 4450)
+    )
+    assert small["b"] == pytest.approx(100 * math.sqrt(0.9 * 0.1 / 445), rel=0.01)
+    for names, holds in (("ab", True), ("ba", False)):
+        assert judge(claim("highest", names), rows, small) == Verdict(holds, False)
+        assert judge(claim("highest", names), rows, large) == Verdict(holds, True)
+    assert judge(claim("highest", "abc"), rows, small).text == "not decided by one seed"
+    assert judge(claim("highest", "cab"), rows, small).text == "disagrees (one seed)"
+    assert judge(claim("close", "ab", within=4.0), rows, small).text == "not decided by one seed"
+    assert judge(claim("close", "ab", within=9.0), rows, small).text == "agrees (one seed)"
+    assert judge(claim("ratio", "ab", at_least=1.02), rows, small).text == "not decided by one seed"
+    assert judge(claim("ratio", "ac", at_most=1.2), rows, small).text == "disagrees (one seed)"
+    assert judge(claim("highest", "ab"), rows, {"a": small["a"]}).text == "agrees (one seed)"
+    assert 0 < standard_error(1.0, 445) < standard_error(0.99, 445)
+
+
+@given(st.integers(1, 5000), st.data())
+def test_the_error_is_that_of_a_binomial_share(examples: int, data: st.DataObject) -> None:
+    """With one more right and one more wrong."""
+    right = data.draw(st.integers(0, examples))
+    share = stats.binom(examples + 2, (right + 1) / (examples + 2)).std() / (examples + 2)
+    assert standard_error(right / examples, examples) == pytest.approx(share, rel=1e-9)
 
 
 @given(st.lists(st.tuples(_FLOATS, _FLOATS), min_size=3, max_size=12))

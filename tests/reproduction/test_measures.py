@@ -1,5 +1,6 @@
 """Cells about reaching a method's score: whose score it is."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,7 +11,7 @@ from fednlp.config import Experiment
 from fednlp.reports.read import ClientTable, Run
 from fednlp.reproduction.jobs import Job, Work
 from fednlp.reproduction.manifest import Paper
-from fednlp.reproduction.measures import cells
+from fednlp.reproduction.measures import cells, errors
 from fednlp.reproduction.outcomes import Outcomes
 from fednlp.simulation.compare import Planned
 
@@ -67,6 +68,25 @@ def test_shares_and_correlations_are_shown_as_papers_print_them(metric: str, fou
     )
     score = work.entry.columns[0].model_copy(update={"measure": "score"})
     assert cells(work, outcomes, score) == {"lone": {0: found}}
+
+
+@pytest.mark.parametrize(
+    ("metric", "task", "error"),
+    [
+        ("accuracy", "text-classification", 50 / 101**0.5),
+        ("accuracy", "masked-language-modeling", None),
+        ("mcc", "text-classification", None),
+    ],
+)
+def test_shares_of_right_answers_have_an_error(metric: str, task: str, error: float | None) -> None:
+    """Half of 99 texts are right, and of 101 with one more on each side; a share of tokens is none of texts."""
+    work, run = work_of(Paper.model_validate(PAPER)), run_of([0.1, 0.5], metric)
+    finished = replace(run, summary={**(run.summary or {}), "task": task, "data": {"test": 99}})
+    outcomes = Outcomes({"lone/quick": finished}, {})
+    column = work.entry.columns[0]
+    score = column.model_copy(update={"measure": "score"})
+    assert errors(work, outcomes, score) == pytest.approx({} if error is None else {"lone": error})
+    assert errors(work, outcomes, column) == {}, "rounds to a target"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import tomli_w
 from fednlp.cli import main
 from fednlp.errors import RunError
 from fednlp.reproduction import Request, reproduce
+from fednlp.reproduction.agreement import standard_error
 from fednlp.reproduction.catalogue import find_papers
 from fednlp.reproduction.expecting import expected_seconds, slowness
 from fednlp.reproduction.folder import Record
@@ -34,6 +35,7 @@ def manifest(here: Path, document: Document) -> Path:
         "quick": {"experiment": "quick.toml", "methods": ["fedavg", "fedopt"], "seeds": 2, "minutes": 0.1},
         "slow": {"experiment": "slow.toml", "methods": ["fedavg"], "minutes": 0.2, "measured": True},
         "huge": {"experiment": "slow.toml", "methods": ["fedopt"], "set": ["seed=5"], "minutes": 1e9},
+        "given": {"experiment": "slow.toml", "methods": ["fedavg"], "data": "agnews", "minutes": 0.1},
         "none": {"experiment": "nothing", "methods": ["fedavg"], "minutes": 0.1},
     }
     rows = [
@@ -59,7 +61,11 @@ def manifest(here: Path, document: Document) -> Path:
         {"name": "rounds", "measure": "rounds to target", "target": 0.0},
         {"name": "never", "measure": "sent to target", "target": 1.01},
     ]
-    ag = {"dataset": "agnews", "data": "agnews", "options": {"method": "uniform", "clients": 4}}
+    ag: dict[str, Any] = {
+        "dataset": "agnews",
+        "data": "agnews",
+        "options": {"method": "uniform", "clients": 4},
+    }
     entries = [
         {"id": "table1", "runs": ["quick"], "rows": rows, "columns": column, "claims": claims},
         {"id": "figure1", "runs": ["slow"], "curves": "global"},
@@ -72,6 +78,13 @@ def manifest(here: Path, document: Document) -> Path:
             "rows": [{"name": "even"}],
             "columns": [{"name": "spread", "measure": "size spread"}],
             "pictures": ["size_density", "label_heatmap"],
+        },
+        {"id": "figure4", "runs": ["slow", "given"], "curves": "global"},
+        {
+            "id": "figure5",
+            "partitions": {"even": ag, "other": {**ag, "data": "yahoo", "dataset": "yahoo"}},
+            "rows": [{"name": "even"}, {"name": "other"}],
+            "columns": [{"name": "spread", "measure": "size spread"}],
         },
     ]
     named = [{"title": entry["id"].capitalize(), "shows": "things", **entry} for entry in entries]
@@ -104,6 +117,8 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
         "table3": "not made",
         "figure2": "impossible",
         "figure3": "not made",
+        "figure4": "in part",
+        "figure5": "not made",
     }
     cells = figures(found["table1"])["here"]
     assert sorted(cells["A"]) == sorted(cells["B"]) == ["0", "1"], "two seeds each"
@@ -123,6 +138,12 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
         "rounds": next(line["round"] for line in lines if "global" in line["evaluation"]),
     }
     assert found["table1"]["claims"][0]["verdict"]["holds"] is True
+    tests = summary["data"]["test"]
+    largest = max(standard_error(value / 100, tests) for row in cells.values() for value in row.values())
+    errors = {column["name"]: column["error"] for column in found["table1"]["columns"]}
+    assert errors["here"] == pytest.approx(100 * largest, abs=0.005)
+    assert errors["own"] is not None
+    assert errors["bytes"] is errors["loss"] is errors["rounds"] is None
     seconds = json.loads((out / "reproduction.json").read_text())["seconds"]
     spent = [value for name, value in seconds.items() if name.startswith("runs/quick/")]
     assert len(spent) == found["table1"]["runs"] == found["table1"]["finished"] == 4
@@ -137,7 +158,13 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
     assert found["table3"]["reason"] == "there is no experiment file nothing"
     assert found["figure2"]["reason"] == "a drawing"
     assert found["figure3"]["reason"] == "needs the folder of published files: `--data agnews=DIR`"
+    missing = "made without agnews: no folder of published files was given (`--data agnews=DIR`)"
+    assert found["figure4"]["reason"] == missing
+    assert [one["caption"].split(" by ")[0] for one in found["figure4"]["pictures"]] == [
+        "Figure4, here: Global test accuracy (%) of texts"
+    ]
     text = (out / "page/paper-mine.md").read_text()
+    assert f"Not finished: {missing.replace('`', '')}." in text
     assert "| A | 1 |" in text
     assert "; CPU time " in text
     assert f"| `fednlp reproduce {manifest} --only table2` |" in text
@@ -270,6 +297,11 @@ def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path) -> 
     found = findings(out)
     assert found["figure3"]["state"] == "made"
     assert figures(found["figure3"])["spread"]["even"] == {"0": 0.0}
+    assert found["figure5"]["state"] == "in part", "of two partitions, the one whose data are there"
+    assert figures(found["figure5"])["spread"] == {"even": {"0": 0.0}}
+    assert "(`--data yahoo=DIR`)" in found["figure5"]["reason"]
+    said = "- Data: agnews, 40 training and 8 test examples; published: 120,000 training and 7,600 test examples."
+    assert said in (out / "page/paper-mine.md").read_text().splitlines()
     names = {path.name for path in (out / "page/figures").iterdir()}
     assert names == {"mine-figure3-size_density.png", "mine-figure3-label_heatmap.png"}
     reproduce(Request([str(manifest)]), 0, out)
@@ -409,7 +441,7 @@ def test_the_list_has_every_entry(
     text = capsys.readouterr().out
     lines = text.splitlines()
     begun = [line.split()[0] for line in lines[2:] if line and not line.startswith(" ")]
-    assert begun == ["table1", "figure1", "table2", "table3", "figure2", "figure3"]
+    assert begun == ["table1", "figure1", "table2", "table3", "figure2", "figure3", "figure4", "figure5"]
     assert max(map(len, lines)) <= 80
     assert "--data agnews=DIR" in text
     assert "not made: a drawing" in text

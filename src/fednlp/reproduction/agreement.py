@@ -1,11 +1,11 @@
-"""Claims of a paper, and whether figures found agree with them: one by one, by ranks, with intervals over seeds."""
+"""Claims of a paper, and whether figures found agree with them: one by one, by ranks, with their uncertainty."""
 
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -13,7 +13,10 @@ Values = Mapping[int, float]
 """A figure by seed."""
 
 _LEVEL = 0.95
+_WIDE = statistics.NormalDist().inv_cdf((1 + _LEVEL) / 2)
 _FEWEST_RANKS = 3
+_FEWEST_SEEDS = 2
+_T = TypeVar("_T")
 
 
 class Claim(BaseModel):
@@ -58,10 +61,10 @@ class Verdict:
 
     Attributes:
         holds: Whether it holds for the means over seeds; None where a figure is missing.
-        clear: Whether its differences are larger than their uncertainty, which is the 95 % interval of the mean of the
-            differences seed by seed: all of them where it holds, and one that contradicts it where it does not. None
-            for one seed, and for claims that are not about differences.
-        seeds: Number of seeds that all of its figures have.
+        clear: Whether its differences are larger than their uncertainty: all of them where it holds, and one that
+            contradicts it where it does not. The uncertainty is the 95 % interval of the mean of the differences seed
+            by seed or, for one seed, of a difference of accuracies on the test set. None where that is not known.
+        seeds: The fewest seeds that two of the compared figures share.
     """
 
     holds: bool | None
@@ -69,14 +72,21 @@ class Verdict:
     seeds: int = 1
 
     @property
+    def decided(self) -> bool:
+        """Whether figures tell if it holds; those of one seed do not within the uncertainty of the test set."""
+        return self.holds is not None and (self.clear is not False or self.seeds >= _FEWEST_SEEDS)
+
+    @property
     def text(self) -> str:
         """The verdict in words."""
         if self.holds is None:
-            return "not decided"
+            return "a figure is missing"
+        if not self.decided:
+            return "not decided by one seed"
         word = "agrees" if self.holds else "disagrees"
-        if self.clear is None:
-            return word if self.seeds > 1 else f"{word} (one seed)"
-        return word if self.clear else f"{word}, within the uncertainty of the seeds"
+        if self.seeds < _FEWEST_SEEDS:
+            return f"{word} (one seed)"
+        return f"{word}, within the uncertainty of the seeds" if self.clear is False else word
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
@@ -107,50 +117,103 @@ def spearman(found: Sequence[float], published: Sequence[float]) -> float | None
     return round(float(spearmanr(found, published).statistic), 12)
 
 
-def judge(claim: Claim, rows: Mapping[str, Values]) -> Verdict:
+def standard_error(accuracy: float, examples: int) -> float:
+    """Return the standard error of a share of test examples, 0 to 1.
+
+    One more right and one more wrong answer are counted (Agresti and Caffo 2000), so that it is not zero where all are
+    right, or none.
+
+    >>> round(standard_error(0.8, 98), 4), round(standard_error(1.0, 98), 4)
+    (0.0403, 0.0099)
+    """
+    share = (accuracy * examples + 1) / (examples + 2)
+    return math.sqrt(share * (1 - share) / (examples + 2))
+
+
+def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] | None = None) -> Verdict:
     """Return whether a claim holds.
 
     Args:
         claim: The claim.
         rows: Figures of the claim's column, by row; rows without any are missing or empty.
+        errors: Standard errors of the figures on their test set, by row; they count where there is one seed. Rows
+            whose error is not known are missing.
     """
     given = [rows.get(name) for name in claim.rows]
     figures = [values for values in given if values]
     if len(figures) < len(given):
         return Verdict(None)
     means = [statistics.fmean(values.values()) for values in figures]
-    seeds = len(set.intersection(*(set(values) for values in figures)))
-    if claim.kind == "ratio":
-        holds = means[1] != 0 and claim.at_least <= means[0] / means[1] <= claim.at_most
-        return Verdict(holds, seeds=seeds)
-    if claim.kind == "ratios fall":
-        ratios = [a / b if b else math.inf for a, b in zip(means[::2], means[1::2], strict=True)]
-        return Verdict(all(first > second for first, second in pairwise(ratios)), seeds=seeds)
-    if claim.kind == "close":
-        return Verdict(abs(means[0] - means[1]) <= claim.within, seeds=seeds)
     pairs = _pairs(claim, figures)
-    greater = [statistics.fmean(a.values()) > statistics.fmean(b.values()) for a, b in pairs]
+    seeds = min(len(a.keys() & b.keys()) for a, b in pairs)
+    holds = _holds(claim, means)
+    if seeds < _FEWEST_SEEDS:
+        known = [error for name in claim.rows if (error := (errors or {}).get(name)) is not None]
+        return Verdict(holds, _is_decided(claim, holds, means, known), seeds)
+    if claim.kind in ("ratio", "ratios fall", "close"):
+        return Verdict(holds, seeds=seeds)
+    greater = [a > b for a, b in _pairs(claim, means)]
     clear = [_is_clear(a, b) for a, b in pairs]
-    if None in clear:
-        return Verdict(all(greater), seeds=seeds)
-    against = [one for one, holds in zip(clear, greater, strict=True) if not holds]
-    return Verdict(not against, any(against) if against else all(clear), seeds)
+    against = [one for one, right in zip(clear, greater, strict=True) if not right]
+    return Verdict(holds, any(against) if against else all(clear), seeds)
 
 
-def _pairs(claim: Claim, figures: Sequence[Values]) -> list[tuple[Values, Values]]:
-    """Return the pairs of which the first must be the greater."""
+def _holds(claim: Claim, means: Sequence[float]) -> bool:
+    match claim.kind:
+        case "ratio":
+            return means[1] != 0 and claim.at_least <= means[0] / means[1] <= claim.at_most
+        case "ratios fall":
+            ratios = [a / b if b else math.inf for a, b in zip(means[::2], means[1::2], strict=True)]
+            return all(first > second for first, second in pairwise(ratios))
+        case "close":
+            return abs(means[0] - means[1]) <= claim.within
+        case _:
+            return all(a > b for a, b in _pairs(claim, means))
+
+
+def _pairs(claim: Claim, figures: Sequence[_T]) -> list[tuple[_T, _T]]:
+    """Return the pairs that are compared; of an order, the first must be the greater."""
     match claim.kind:
         case "rises":
             return [(b, a) for a, b in pairwise(figures)]
-        case "falls":
+        case "falls" | "ratios fall":
             return list(pairwise(figures))
-        case "highest":
+        case "highest" | "ratio" | "close":
             return [(figures[0], other) for other in figures[1:]]
-        case _:
+        case "lowest":
             return [(other, figures[0]) for other in figures[1:]]
 
 
-def _is_clear(a: Values, b: Values) -> bool | None:
-    shared = sorted(set(a) & set(b))
-    mean, half = interval([a[seed] - b[seed] for seed in shared]) if shared else (0.0, None)
-    return None if half is None else abs(mean) > half
+def _is_decided(claim: Claim, holds: bool, means: Sequence[float], errors: Sequence[float]) -> bool | None:
+    """Return whether one seed decides: all differences, or one that contradicts, are larger than their 95 % interval.
+
+    The errors of two figures count as independent. As the test examples are the same, the interval is rather too wide.
+    None where an error is not known.
+    """
+    if len(errors) < len(means) or claim.kind == "ratios fall":
+        return None
+    found = _differences(claim, means, errors)
+    if holds:
+        return all(size > _WIDE * error for size, error in found)
+    return any(-size > _WIDE * error for size, error in found)
+
+
+def _differences(claim: Claim, means: Sequence[float], errors: Sequence[float]) -> list[tuple[float, float]]:
+    """Return the differences that are positive where a claim holds, each with its standard error."""
+    pairs = _pairs(claim, list(zip(means, errors, strict=True)))
+    if claim.kind == "ratio":
+        bounds = [(1, claim.at_least), (-1, claim.at_most)]
+        return [
+            (sign * (a - bound * b), math.hypot(of_a, bound * of_b))
+            for (a, of_a), (b, of_b) in pairs
+            for sign, bound in bounds
+            if 0 < bound < math.inf
+        ]
+    found = [(a - b, math.hypot(of_a, of_b)) for (a, of_a), (b, of_b) in pairs]
+    return [(claim.within - abs(gap), error) for gap, error in found] if claim.kind == "close" else found
+
+
+def _is_clear(a: Values, b: Values) -> bool:
+    """Return whether a difference, seed by seed, is larger than its 95 % interval."""
+    mean, half = interval([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())])
+    return half is not None and abs(mean) > half

@@ -11,7 +11,7 @@ from fednlp.reproduction.agreement import Values, judge, spearman
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work, expected_minutes, needed_data
 from fednlp.reproduction.manifest import Column, Paper
-from fednlp.reproduction.measures import cells
+from fednlp.reproduction.measures import cells, errors
 from fednlp.reproduction.outcomes import Outcomes
 from fednlp.reproduction.results import (
     Finding,
@@ -24,6 +24,7 @@ from fednlp.reproduction.results import (
     Results,
     State,
 )
+from fednlp.reproduction.used_data import used_data
 
 _LIBRARIES = ("fednlp", "torch", "transformers", "numpy", "python")
 
@@ -100,7 +101,11 @@ def _jobs(works: Sequence[Work]) -> list[Job]:
 
 def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
     entry = work.entry
-    columns = [_column(work, column, cells(work, evidence.outcomes, column)) for column in entry.columns]
+    uncertain = {column.name: errors(work, evidence.outcomes, column) for column in entry.columns}
+    columns = [
+        _column(work, column, cells(work, evidence.outcomes, column), uncertain[column.name])
+        for column in entry.columns
+    ]
     figures = {column.name: column.figures for column in columns}
     first = columns[0].name if columns else ""
     jobs = _jobs([work])
@@ -125,22 +130,29 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         claims=[
             FoundClaim(
                 says=claim.says,
-                verdict=judge(claim, figures.get(claim.column or first, {})),
+                verdict=judge(
+                    claim, figures.get(claim.column or first, {}), uncertain.get(claim.column or first)
+                ),
                 tried=claim.tried,
             )
             for claim in entry.claims
         ],
         pictures=list(evidence.pictures.get(work.id, [])),
+        data=used_data(work, evidence.outcomes),
     )
 
 
 def _state(work: Work, jobs: int, finished: int) -> State:
     if work.entry.impossible:
         return "impossible"
-    return "not made" if not finished else "made" if finished == jobs else "in part"
+    if not finished:
+        return "not made"
+    return "made" if finished == jobs and not work.reason else "in part"
 
 
-def _column(work: Work, column: Column, figures: Mapping[str, Values]) -> FoundColumn:
+def _column(
+    work: Work, column: Column, figures: Mapping[str, Values], uncertain: Mapping[str, float]
+) -> FoundColumn:
     """Return a column with Spearman's correlation with what was published."""
     pairs = []
     for row in work.entry.rows:
@@ -154,6 +166,7 @@ def _column(work: Work, column: Column, figures: Mapping[str, Values]) -> FoundC
         figures={name: dict(values) for name, values in figures.items()},
         spearman=rank,
         ranked=0 if rank is None else len(pairs),
+        error=round(max(uncertain.values()), 2) if uncertain else None,
     )
 
 

@@ -84,9 +84,9 @@ class Work:
     Attributes:
         paper: The paper.
         entry: The table or figure.
-        jobs: Jobs by key of the runs, or by row for partitions; empty where there is a reason.
+        jobs: Jobs by key of the runs, or by row for partitions; those whose data are missing are left out.
         before: Jobs that have to be finished before the others.
-        reason: Why nothing can be done; empty otherwise.
+        reason: Why nothing, or not all of it, can be made; empty otherwise.
     """
 
     paper: Paper
@@ -124,24 +124,23 @@ class Preparation:
         self._planned: dict[tuple[str, str], list[Job]] = {}
 
     def prepare(self, paper: Paper, entry: Entry) -> Work:
-        """Return the jobs of a table or figure, or why there are none.
+        """Return the jobs of a table or figure whose data are there, and why others are not among them.
 
         Raises:
             RunError: A folder holds a run of other settings.
         """
         if entry.impossible:
             return Work(paper, entry, reason=entry.impossible)
+        here = [part for part, names in _data_of_parts(paper, entry).items() if names <= self._data.keys()]
         missing = [name for name in needed_data(paper, entry) if name not in self._data]
-        if missing:
-            flags = " ".join(f"--data {name}=DIR" for name in missing)
-            return Work(paper, entry, reason=f"needs the folder of published files: `{flags}`")
+        reason = _lacking(missing, bool(here)) if missing else ""
         try:
             if entry.partitions:
-                jobs = {row: [self._partition(made)] for row, made in entry.partitions.items()}
-                return Work(paper, entry, jobs)
-            first = {paper.runs[key].model_of for key in entry.runs} - {""}
+                jobs = {row: [self._partition(entry.partitions[row])] for row in here}
+                return Work(paper, entry, jobs, reason=reason)
+            first = {paper.runs[key].model_of for key in here} - {""}
             before = tuple(self._runs(paper, key)[0] for key in sorted(first))
-            return Work(paper, entry, {key: self._runs(paper, key) for key in entry.runs}, before)
+            return Work(paper, entry, {key: self._runs(paper, key) for key in here}, before, reason)
         except ConfigError as error:
             return Work(paper, entry, reason=" ".join(error.problems[0].split(";")[0].split()))
 
@@ -192,6 +191,23 @@ def needed_data(paper: Paper, entry: Entry) -> list[str]:
     used += [paper.runs[runs.model_of] for runs in used if runs.model_of]
     names = [one.data for one in used] + [one.data for one in entry.partitions.values()]
     return [name for name in dict.fromkeys(names) if name]
+
+
+def _data_of_parts(paper: Paper, entry: Entry) -> dict[str, set[str]]:
+    """Return the data that have to be given by folder, by key of the runs, or by row for partitions."""
+    parts: dict[str, set[str]] = {row: {made.data} for row, made in entry.partitions.items()}
+    for key in entry.runs:
+        first = paper.runs[key].model_of
+        parts[key] = {paper.runs[one].data for one in (key, first) if one}
+    return {part: names - {""} for part, names in parts.items()}
+
+
+def _lacking(missing: Sequence[str], in_part: bool) -> str:
+    """Return in words that data are missing, and what to type."""
+    flags = " ".join(f"--data {name}=DIR" for name in missing)
+    if in_part:
+        return f"made without {', '.join(missing)}: no folder of published files was given (`{flags}`)"
+    return f"needs the folder of published files: `{flags}`"
 
 
 def expected_minutes(paper: Paper, entry: Entry) -> tuple[float, bool]:

@@ -97,16 +97,16 @@ class Making:
         for work in works:
             todo = [job for job in work.every if not job.done or job.name in self.failed]
             broken = [message for job in todo if (message := self.failed.get(job.name, job.damage))]
-            if work.reason:
-                found[work.id] = work.reason
-            elif broken:
-                found[work.id] = f"failed: {broken[0]}"
+            reasons = [work.reason] if work.reason else []
+            if broken:
+                reasons.append(f"failed: {broken[0]}")
             elif todo and work.id not in asked:
-                found[work.id] = _NOT_ASKED
+                reasons.append(_NOT_ASKED)
             elif todo:
                 needed = sum(expected[job.name] for job in todo)
-                found[work.id] = f"the time was over; about {human_seconds(needed)} of runs are left"
-        return found
+                reasons.append(f"the time was over; about {human_seconds(needed)} of runs are left")
+            found[work.id] = "; ".join(reasons)
+        return {of: reason for of, reason in found.items() if reason}
 
     def _carry_out(self, job: Job) -> bool:
         """Do one job, and write down why it failed, if it did; return whether the budget lasted for it."""

@@ -4,14 +4,16 @@ import math
 from collections.abc import Mapping
 
 from fednlp.formatting.units import is_correlation, is_share
+from fednlp.reports.hub_metadata import task_of
 from fednlp.reports.read import Run, curve
 from fednlp.reports.sections.costs import first_reached
 from fednlp.reports.sections.cross_client import mean_of, read_cross_client
 from fednlp.reports.table import client_memory
-from fednlp.reproduction.agreement import Values
+from fednlp.reproduction.agreement import Values, standard_error
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.manifest import OF_PARTITIONS, Column, Measure, Row
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
+from fednlp.reproduction.used_data import examples_of
 from fednlp.simulation.compare import Planned
 
 _COUNTED: Mapping[Measure, str] = {
@@ -22,6 +24,13 @@ _COUNTED: Mapping[Measure, str] = {
     "energy": "energy_joules",
 }
 """Measures that are a count of a run's lines, which has them only where they are priced."""
+
+_SHARES_OF_EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "text-classification": ("accuracy",),
+    "prompt-classification": ("accuracy",),
+    "question-answering": ("exact_match",),
+}
+"""Metrics that are the share of test examples with a right answer, by task."""
 
 
 def cells(work: Work, outcomes: Outcomes, column: Column) -> dict[str, Values]:
@@ -35,13 +44,40 @@ def cells(work: Work, outcomes: Outcomes, column: Column) -> dict[str, Values]:
     return {name: values for name, values in found.items() if values}
 
 
+def errors(work: Work, outcomes: Outcomes, column: Column) -> dict[str, float]:
+    """Return the standard errors of a column's accuracies on their test examples, by row, in points.
+
+    Of several seeds the largest counts. Rows whose figures are no shares of right answers are left out.
+    """
+    measure = column.measure or work.entry.measure
+    runs = {key: finished_runs(work, outcomes, key) for key in work.entry.runs}
+    found = {}
+    for row in work.entry.rows:
+        key, method = work.entry.source_of(row, column)
+        known = [
+            error for run in runs.get(key, {}).get(method, []) if (error := _error(run, measure)) is not None
+        ]
+        if known:
+            found[row.name] = max(known)
+    return found
+
+
+def _error(run: Run, measure: Measure) -> float | None:
+    """Return the standard error of a run's score, in points; None where it is no share of right answers."""
+    part = {"score": "global", "personal": "personal"}.get(measure)
+    if part is None or run.metric not in _SHARES_OF_EXAMPLES.get(task_of(run.summary or {}), ()):
+        return None
+    accuracy, examples = run.scores(part).get(run.metric), examples_of(run, "test")
+    return 100 * standard_error(accuracy, examples) if accuracy is not None and examples else None
+
+
 def finished_runs(work: Work, outcomes: Outcomes, key: str = "") -> dict[str, list[Run]]:
     """Return the finished runs of an entry by method, of one key of its runs or of all."""
     groups: dict[str, list[Run]] = {}
     for name, jobs in work.jobs.items():
         for job in jobs if key in ("", name) else []:
             if isinstance(job.work, Planned) and job.name in outcomes.runs:
-                label = job.work.method if key or len(work.jobs) == 1 else f"{name}: {job.work.method}"
+                label = job.work.method if key or len(work.entry.runs) == 1 else f"{name}: {job.work.method}"
                 groups.setdefault(label, []).append(outcomes.runs[job.name])
     return groups
 

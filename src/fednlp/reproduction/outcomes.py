@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.checked_json import damaged, parse_json
-from fednlp.checked_json.shapes import Number, Shape
+from fednlp.checked_json.shapes import Count, Number, Shape
 from fednlp.disk import regular
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import text_of_csv
@@ -29,11 +29,17 @@ class Partitioning:
     Attributes:
         divergence: The clients' mean Jensen-Shannon divergence from the prior.
         sizes: Training examples of each client.
+        dataset: Name of the data set.
+        train: Its training examples.
+        test: Its test examples.
         view: What its pictures show.
     """
 
     divergence: float
     sizes: NDArray[np.int64]
+    dataset: str
+    train: int | None
+    test: int | None
     view: Overview
 
 
@@ -56,7 +62,10 @@ class Outcomes:
 class _Figures(Shape):
     """``figures.json`` of a partition."""
 
+    data: str = ""
     mean_divergence: Number = 0.0
+    train_examples: Count | None = None
+    test_examples: Count | None = None
 
 
 def read_outcomes(jobs: Iterable[Job], failed: dict[str, str]) -> Outcomes:
@@ -108,4 +117,5 @@ def _read_partition(folder: Path) -> Partitioning:
     names = [text_of_csv(row[0]) for row in rows]
     view = overview_of_counts(counts, [text_of_csv(label) for label in labels], names)
     sizes = np.diff(Partition.load(folder / "partition.npz").train_offsets)
-    return Partitioning(float(figures.mean_divergence), sizes, view)
+    counts_read = figures.train_examples, figures.test_examples
+    return Partitioning(float(figures.mean_divergence), sizes, figures.data, *counts_read, view)

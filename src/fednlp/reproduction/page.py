@@ -14,8 +14,15 @@ from fednlp.reports.document import (
     Text,
     heading_anchor,
 )
-from fednlp.reproduction.manifest import OF_PARTITIONS
-from fednlp.reproduction.results import Finding, FoundClaim, FoundColumn, Machine, PaperResults, Results
+from fednlp.reproduction.notes import notes_of, seed_counts, seeds_of
+from fednlp.reproduction.results import (
+    Finding,
+    FoundClaim,
+    FoundColumn,
+    Machine,
+    PaperResults,
+    Results,
+)
 from fednlp.reproduction.shown import published, text_of
 
 OVERVIEW = "index"
@@ -30,7 +37,17 @@ _LEAD = (
 _READING = (
     ("figures", "(paper) is published, (here) was found; the mean over seeds ± half of its 95 % interval"),
     ("claim agrees", "it holds for the means over seeds; the text says where there is one seed only"),
-    ("within the uncertainty", "the 95 % interval of the differences, seed by seed, includes zero"),
+    (
+        "within the uncertainty of the seeds",
+        "the 95 % interval of the differences, seed by seed, includes zero",
+    ),
+    (
+        "not decided by one seed",
+        "there is one seed, and the accuracies differ by less than their 95 % interval on so many test examples "
+        "(1.96 standard errors of the difference, the errors taken as independent); this holds for claims that the "
+        "figures are for and for those that they are against, and counts as neither; other measures than accuracy "
+        "and exact match have no such interval here",
+    ),
     (
         "rank correlation",
         "Spearman's, between the rows of a column and the published ones, from three rows on",
@@ -82,14 +99,22 @@ def _document(
 
 def _tiles(entries: Sequence[Finding], seconds: float) -> list[tuple[str, str]]:
     counts = {text: sum(entry.state == state for entry in entries) for state, text in _STATES.items()}
-    undecided = sum(len(entry.claims) - len(entry.decided) for entry in entries)
+    undecided = [claim for entry in entries for claim in entry.undecided]
+    missing = sum(claim.verdict.holds is None for entry in entries for claim in entry.claims)
     return [
         ("tables and figures", str(len(entries))),
         *((text, str(count)) for text, count in counts.items() if count),
         ("claims that agree", _agreeing(entries)),
-        ("claims not decided", str(undecided)),
+        *([("claims not decided by one seed", _leaning(undecided))] if undecided else []),
+        ("claims that lack a figure", str(missing)),
         ("time of all runs, measured", human_seconds(seconds) if seconds else DASH),
     ]
+
+
+def _leaning(undecided: Sequence[FoundClaim]) -> str:
+    """Return how many claims are not decided, and on which side their figures are."""
+    towards = sum(bool(claim.verdict.holds) for claim in undecided)
+    return f"{len(undecided)} (figures for {towards}, against {len(undecided) - towards})"
 
 
 def _papers(results: Results) -> Grid:
@@ -125,8 +150,8 @@ def _against(results: Results) -> Grid:
 
 
 def _judged(claim: FoundClaim) -> list[str]:
-    """Return a claim, what was found of it, and what was tried where it disagrees."""
-    return [claim.says, claim.verdict.text, claim.tried if claim.disagrees else ""]
+    """Return a claim, what was found of it, and what was tried where the figures are against it."""
+    return [claim.says, claim.verdict.text, claim.tried if claim.verdict.holds is False else ""]
 
 
 def _word(paper: PaperResults) -> str:
@@ -167,7 +192,7 @@ def _entries(found: Sequence[Finding]) -> Grid:
             entry.title,
             entry.shows,
             "yes" if entry.state == "made" else "in part",
-            _seeds(entry),
+            seeds_of(entry),
             _agreeing([entry]),
             ", ".join(f"{column.spearman:.2f}" for column in entry.columns if column.spearman is not None)
             or DASH,
@@ -206,13 +231,13 @@ def _blocks(entry: Finding, drawn: Mapping[str, Picture]) -> Iterator[Block]:
     if entry.here:
         yield Text(f"Here: {entry.here}")
     yield Code(entry.command, "sh")
-    notes = list(_notes(entry))
+    notes = list(notes_of(entry))
     if entry.rows:
         yield _table(entry, notes)
     else:
-        yield Text(" ".join(notes))
+        yield from map(Text, notes)
     if entry.claims:
-        width = 3 if any(claim.disagrees and claim.tried for claim in entry.claims) else 2
+        width = 3 if any(claim.verdict.holds is False and claim.tried for claim in entry.claims) else 2
         yield Grid(_JUDGED[:width], [_judged(claim)[:width] for claim in entry.claims], words=True)
     yield from (drawn[picture.name] for picture in entry.pictures if picture.name in drawn)
 
@@ -224,7 +249,7 @@ def _table(entry: Finding, notes: Sequence[str]) -> Grid:
         *(f"{name} (paper)" for name in entry.published),
         *(f"{column.name} (here)" for column in entry.columns),
     ]
-    mixed = len(_seed_counts(entry)) > 1
+    mixed = len(seed_counts(entry)) > 1
     texts_of = {name: published(entry, name) for name in entry.published}
     rows = [
         [
@@ -242,33 +267,3 @@ def _cell(column: FoundColumn, row: str, mixed: bool) -> str:
     if not values:
         return DASH
     return text_of(column.measure, values) + (f" (n = {len(values)})" if mixed else "")
-
-
-def _notes(entry: Finding) -> Iterator[str]:
-    what = "partition" if any(column.measure in OF_PARTITIONS for column in entry.columns) else "run"
-    of = "" if entry.finished == entry.runs else f"{entry.finished} of "
-    seeds = f", {_seeds(entry)}" if _seed_counts(entry) else ""
-    mixed = " (n)" if len(_seed_counts(entry)) > 1 else ""
-    computed = f"; CPU time {human_seconds(entry.cpu_seconds)}" if entry.cpu_seconds else ""
-    measured = f"{human_seconds(entry.seconds)} (measured{computed})"
-    yield f"{of}{plural(entry.runs, what)} done in {measured}{seeds}{mixed}."
-    for column in entry.columns:
-        if column.spearman is not None:
-            rank = f"over {column.ranked} rows is {column.spearman:.2f}"
-            yield f"{column.name}: Spearman's rank correlation with the paper {rank}."
-    if entry.reason:
-        yield f"Not finished: {entry.reason}."
-
-
-def _seed_counts(entry: Finding) -> list[int]:
-    """Return the numbers of seeds of the figures found, each once, from the fewest."""
-    return sorted({len(values) for column in entry.columns for values in column.figures.values()} - {0})
-
-
-def _seeds(entry: Finding) -> str:
-    """Return the number of seeds of a table in words."""
-    counts = _seed_counts(entry)
-    if not counts:
-        return DASH
-    least, most = counts[0], counts[-1]
-    return f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"

@@ -19,6 +19,7 @@ from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.manifest import PictureName
 from fednlp.reproduction.measures import finished_runs
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
+from fednlp.reproduction.used_data import dataset_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,7 +37,7 @@ _FEW_LABELS, _LONGEST = 8, 16
 
 
 def draw_pictures(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
-    """Yield the pictures of an entry: learning curves by metric, and pictures that have all partitions side by side."""
+    """Yield the pictures of an entry: learning curves by data set, and pictures with all partitions side by side."""
     yield from _curves(work, outcomes)
     found = {
         row: outcomes.partitions[job.name]
@@ -56,14 +57,16 @@ def _curves(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
     wanted = work.entry.curves
     if wanted is None:
         return
-    by_metric: dict[str, dict[str, list[Run]]] = {}
+    panels: dict[tuple[str, str], dict[str, list[Run]]] = {}
     for label, group in finished_runs(work, outcomes).items():
-        by_metric.setdefault(group[0].metric, {})[label] = group
-    for number, (metric, groups) in enumerate(by_metric.items()):
+        panels.setdefault((dataset_of(group[0]), group[0].metric), {})[label] = group
+    several = len({work.paper.runs[key].data for key in work.entry.runs}) > 1
+    for number, ((dataset, metric), groups) in enumerate(panels.items()):
         chart = learning_curves(groups, wanted if wanted == "train_loss" else f"{wanted}.{metric}")
         if chart is not None:
             name = f"{work.paper.name}-{work.entry.id}-curves-{number}"
-            caption = f"{work.entry.title}, here: {chart.title} by round, {_seeds(groups)}"
+            of = f" of {dataset}" if several else ""
+            caption = f"{work.entry.title}, here: {chart.title}{of} by round, {_seeds(groups)}"
             yield Picture(name, caption, draw(chart), chart)
 
 

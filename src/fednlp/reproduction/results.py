@@ -24,6 +24,7 @@ class FoundColumn(_Part):
         figures: By row and seed.
         spearman: Spearman's correlation with the published figures; None where there is none.
         ranked: Number of rows that it is of.
+        error: The largest standard error of its accuracies on their test set, in points; None for other figures.
     """
 
     name: str
@@ -31,6 +32,7 @@ class FoundColumn(_Part):
     figures: dict[str, dict[int, float]]
     spearman: float | None = None
     ranked: int = 0
+    error: float | None = None
 
 
 class FoundRow(_Part):
@@ -56,7 +58,7 @@ class FoundClaim(_Part):
     @property
     def disagrees(self) -> bool:
         """Whether what was found contradicts it."""
-        return self.verdict.holds is False
+        return self.verdict.decided and not self.verdict.holds
 
 
 class FoundPicture(_Part):
@@ -64,6 +66,26 @@ class FoundPicture(_Part):
 
     name: str
     caption: str
+
+
+class FoundData(_Part):
+    """A data set as a table's runs or partitions used it.
+
+    Attributes:
+        name: Its name.
+        train: Training examples used; None where it is not known.
+        test: Test examples used.
+        own_tests: Whether the test examples were split off the clients' training examples.
+        published_train: Training examples as published; None where the catalogue does not say.
+        published_test: Test examples as published.
+    """
+
+    name: str
+    train: int | None = None
+    test: int | None = None
+    own_tests: bool = False
+    published_train: int | None = None
+    published_test: int | None = None
 
 
 class Finding(_Part):
@@ -87,6 +109,7 @@ class Finding(_Part):
         columns: Columns with the figures found.
         claims: The paper's claims.
         pictures: Pictures of what was found.
+        data: The data of its finished runs or partitions.
     """
 
     id: str
@@ -106,6 +129,7 @@ class Finding(_Part):
     columns: list[FoundColumn]
     claims: list[FoundClaim]
     pictures: list[FoundPicture]
+    data: list[FoundData] = []
 
     @property
     def published(self) -> list[str]:
@@ -114,8 +138,15 @@ class Finding(_Part):
 
     @property
     def decided(self) -> list[FoundClaim]:
-        """The claims of which something was found."""
-        return [claim for claim in self.claims if claim.verdict.holds is not None]
+        """The claims of which figures tell if they hold."""
+        return [claim for claim in self.claims if claim.verdict.decided]
+
+    @property
+    def undecided(self) -> list[FoundClaim]:
+        """The claims whose figures differ by less than their uncertainty on one seed."""
+        return [
+            claim for claim in self.claims if claim.verdict.holds is not None and not claim.verdict.decided
+        ]
 
 
 class Machine(_Part):

@@ -64,32 +64,17 @@ async def connect(
     event, wake = waker()
     failures, lasted = 0, deque[float](maxlen=CUTS)
     while True:
-        session, heard, code, begun = session_factory(wake), False, None, time.monotonic()
-
-        def arrived() -> None:
-            nonlocal heard
-            heard = True
-
+        session, begun = session_factory(wake), time.monotonic()
         try:
-            async with grpc.aio.secure_channel(
-                address, credentials(), options=_channel_options(address, server_name, keepalive)
-            ) as channel:
-                shown = await stream_metadata(channel, SERVICE, SESSION, prove)
-                call = channel.stream_stream(f"/{SERVICE}/{SESSION}")(metadata=shown)
-                with suppress(*_LOST):  # the status says more
-                    await call.initial_metadata()  # a refusal that comes while something is sent is lost
-                    await drive(
-                        session,
-                        call.read,
-                        call.write,
-                        grpc.aio.EOF,
-                        event,
-                        arrived,
-                        done=call.done_writing,
-                    )
-                code, reason = await _status(call)
-        except (ProtocolError, RunError) as error:
-            reason = str(error)
+            heard, code, reason = await _converse(
+                session,
+                event,
+                address,
+                credentials,
+                server_name=server_name,
+                keepalive=keepalive,
+                prove=prove,
+            )
         finally:
             session.close()
         if session.finished:
@@ -156,6 +141,39 @@ def _channel_options(address: str, server_name: str | None, keepalive: float) ->
     if server_name is not None:
         more.append(("grpc.ssl_target_name_override", server_name))
     return options(keepalive, MOST_FRAME) + more
+
+
+async def _converse(
+    session: Session,
+    event: asyncio.Event,
+    address: str,
+    credentials: Callable[[], Any],
+    *,
+    server_name: str | None,
+    keepalive: float,
+    prove: Prove | None,
+) -> tuple[bool, Any, str]:
+    """Carry a session over one connection; return whether the server was heard, and how and why it ended."""
+    heard = False
+
+    def arrived() -> None:
+        nonlocal heard
+        heard = True
+
+    try:
+        async with grpc.aio.secure_channel(
+            address, credentials(), options=_channel_options(address, server_name, keepalive)
+        ) as channel:
+            shown = await stream_metadata(channel, SERVICE, SESSION, prove)
+            call = channel.stream_stream(f"/{SERVICE}/{SESSION}")(metadata=shown)
+            with suppress(*_LOST):  # the status says more
+                await call.initial_metadata()  # a refusal that comes while something is sent is lost
+                await drive(
+                    session, call.read, call.write, grpc.aio.EOF, event, arrived, done=call.done_writing
+                )
+            return heard, *await _status(call)
+    except (ProtocolError, RunError) as error:
+        return heard, None, str(error)
 
 
 async def _status(call: Any) -> tuple[Any, str]:

@@ -10,6 +10,7 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
@@ -104,7 +105,7 @@ def serve(
         lookahead = LOOKAHEAD if challenges is None else LOOKAHEAD_OF_STRANGERS
         given = options(keepalive, MOST_FROM_SITE, lookahead)
         server = grpc.aio.server(options=given, maximum_concurrent_rpcs=MOST_STREAMS)
-        server.add_generic_rpc_handlers((_handlers(new_session, enrol, limited(log), challenges),))
+        server.add_generic_rpc_handlers((_Service(new_session, enrol, limited(log), challenges).handlers(),))
         if credentials is None:
             started.extend((server, server.add_insecure_port(address)))
         else:
@@ -139,70 +140,87 @@ def serve(
     return RunningServer(loop, thread, *started)
 
 
-def _handlers(
-    new_session: NewSession,
-    enrol: Enrol,
-    log: Callable[[PeerIdentity, object], None],
-    challenges: Challenges | None,
-) -> Any:
-    enrolling = deque[asyncio.Timeout]()  # who came first is the first
+@dataclass
+class _Service:
+    """What a client can call."""
 
-    async def session_handler(requests: Any, context: Any) -> None:
+    new_session: NewSession
+    enrol: Enrol
+    log: Callable[[PeerIdentity, object], None]
+    challenges: Challenges | None
+    enrolling: deque[asyncio.Timeout] = field(default_factory=deque)  # who came first is the first
+
+    def handlers(self) -> Any:
+        methods = {
+            SESSION: grpc.stream_stream_rpc_method_handler(self._told(self._session)),
+            # A client sends one message to these; taken as a stream, it is not read before its handler asks for it.
+            ENROL: grpc.stream_unary_rpc_method_handler(self._told(self._enrol)),
+        }
+        if self.challenges is not None:
+            methods[CHALLENGE] = grpc.stream_unary_rpc_method_handler(self._told(self._challenge))
+        return grpc.method_handlers_generic_handler(SERVICE, methods)
+
+    async def _session(self, requests: Any, context: Any) -> None:
         peer = _peer(context)
         event, wake = waker()
         try:
-            peer = _proven(context, peer, SESSION, b"", challenges)
+            peer = _proven(context, peer, SESSION, b"", self.challenges)
         except RunError as error:  # it may try again at once
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, error, peer, log)
+            await self._abort(context, grpc.StatusCode.UNAVAILABLE, error, peer)
             return
         except FednlpError as error:
-            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            await self._abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer)
             return
         try:
-            session = new_session(peer, wake)
+            session = self.new_session(peer, wake)
         except FednlpError as error:
-            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            await self._abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer)
             return
         try:
             await context.send_initial_metadata(())
             await drive(session, context.read, context.write, grpc.aio.EOF, event)
         except _LOST:
-            log(peer, "the connection was lost")
+            self.log(peer, "the connection was lost")
         except ProtocolError as error:
-            await _abort(context, grpc.StatusCode.INVALID_ARGUMENT, error, peer, log)
+            await self._abort(context, grpc.StatusCode.INVALID_ARGUMENT, error, peer)
         except RunError as error:
-            await _abort(context, grpc.StatusCode.UNAVAILABLE, error, peer, log)
+            await self._abort(context, grpc.StatusCode.UNAVAILABLE, error, peer)
         finally:
             session.close()
 
-    async def enrol_handler(requests: Any, context: Any) -> bytes:
+    async def _enrol(self, requests: Any, context: Any) -> bytes:
         peer = _peer(context)
-        if len(enrolling) >= MOST_ENROLLING and not (oldest := enrolling.popleft()).expired():
-            oldest.reschedule(0)  # strangers may hold these: whoever comes has a little time
         try:
-            async with asyncio.timeout(_PATIENCE) as patience:
-                enrolling.append(patience)
-                try:
-                    request = await context.read()
-                finally:
-                    if patience in enrolling:
-                        enrolling.remove(patience)
-            if request is grpc.aio.EOF:
-                raise ProtocolError("an enrolment without a request")
-            if len(request) > MOST_ENROLMENT:
-                raise ProtocolError(f"an enrolment of {len(request)} bytes is longer than {MOST_ENROLMENT}")
-            return enrol(_proven(context, peer, ENROL, request, challenges), request)
+            request = await self._enrolment(context)
+            return self.enrol(_proven(context, peer, ENROL, request, self.challenges), request)
         except TimeoutError:
             await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "the enrolment did not arrive")
         except FednlpError as error:
-            await _abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer, log)
+            await self._abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer)
         return b""
 
-    async def challenge_handler(requests: Any, context: Any) -> bytes:
-        assert challenges is not None
-        return challenges.issue()
+    async def _enrolment(self, context: Any) -> bytes:
+        """Read an enrolment; one that is read too long ends, and the oldest of too many at once."""
+        if len(self.enrolling) >= MOST_ENROLLING and not (oldest := self.enrolling.popleft()).expired():
+            oldest.reschedule(0)  # strangers may hold these: whoever comes has a little time
+        async with asyncio.timeout(_PATIENCE) as patience:
+            self.enrolling.append(patience)
+            try:
+                request = await context.read()
+            finally:
+                if patience in self.enrolling:
+                    self.enrolling.remove(patience)
+        if request is grpc.aio.EOF:
+            raise ProtocolError("an enrolment without a request")
+        if len(request) > MOST_ENROLMENT:
+            raise ProtocolError(f"an enrolment of {len(request)} bytes is longer than {MOST_ENROLMENT}")
+        return bytes(request)
 
-    def told(handler: Callable[[Any, Any], Any]) -> Any:
+    async def _challenge(self, requests: Any, context: Any) -> bytes:
+        assert self.challenges is not None
+        return self.challenges.issue()
+
+    def _told(self, handler: Callable[[Any, Any], Any]) -> Any:
         """Return a handler whose unforeseen errors are said in a line, since gRPC says them in its own log alone."""
 
         async def handle(requests: Any, context: Any) -> Any:
@@ -211,26 +229,14 @@ def _handlers(
             except grpc.aio.BaseError:
                 raise
             except Exception as error:
-                log(_peer(context), f"an error that fednlp does not know: {printable(repr(error))}")
+                self.log(_peer(context), f"an error that fednlp does not know: {printable(repr(error))}")
                 raise
 
         return handle
 
-    methods = {
-        SESSION: grpc.stream_stream_rpc_method_handler(told(session_handler)),
-        # A client sends one message to these; taken as a stream, it is not read before its handler asks for it.
-        ENROL: grpc.stream_unary_rpc_method_handler(told(enrol_handler)),
-    }
-    if challenges is not None:
-        methods[CHALLENGE] = grpc.stream_unary_rpc_method_handler(told(challenge_handler))
-    return grpc.method_handlers_generic_handler(SERVICE, methods)
-
-
-async def _abort(
-    context: Any, code: Any, error: Exception, peer: PeerIdentity, log: Callable[[PeerIdentity, object], None]
-) -> None:
-    log(peer, error)
-    await context.abort(code, str(error)[:MOST_DETAILS])
+    async def _abort(self, context: Any, code: Any, error: Exception, peer: PeerIdentity) -> None:
+        self.log(peer, error)
+        await context.abort(code, str(error)[:MOST_DETAILS])
 
 
 def _proven(

@@ -1,0 +1,55 @@
+"""The notes below a table: its runs and seeds, the data, how exact its figures are, and why it is not finished."""
+
+from collections.abc import Iterator
+
+from fednlp.formatting.units import DASH, human_seconds, plural
+from fednlp.reproduction.manifest import OF_PARTITIONS
+from fednlp.reproduction.results import Finding, FoundData
+
+
+def notes_of(entry: Finding) -> Iterator[str]:
+    """Yield what is said of a table: its runs, its data, how its ranks agree, and why it is not finished."""
+    what = "partition" if any(column.measure in OF_PARTITIONS for column in entry.columns) else "run"
+    of = "" if entry.finished == entry.runs else f"{entry.finished} of "
+    seeds = f", {seeds_of(entry)}" if seed_counts(entry) else ""
+    mixed = " (n)" if len(seed_counts(entry)) > 1 else ""
+    computed = f"; CPU time {human_seconds(entry.cpu_seconds)}" if entry.cpu_seconds else ""
+    measured = f"{human_seconds(entry.seconds)} (measured{computed})"
+    yield f"{of}{plural(entry.runs, what)} done in {measured}{seeds}{mixed}."
+    yield from map(_used, entry.data)
+    for column in entry.columns:
+        if column.spearman is not None:
+            rank = f"over {column.ranked} rows is {column.spearman:.2f}"
+            yield f"{column.name}: Spearman's rank correlation with the paper {rank}."
+    for column in entry.columns:
+        if column.error is not None:
+            yield f"{column.name}: one standard error on the test examples is at most {column.error:.1f} points."
+    if entry.reason:
+        yield f"Not finished: {entry.reason.replace('`', '')}."
+
+
+def _used(data: FoundData) -> str:
+    """Return in words how many examples of a data set were used, and how many were published."""
+    own = " (split off the clients' own)" if data.own_tests else ""
+    published = _examples(data.published_train, data.published_test)
+    beside = f"; published: {published}" if published else ""
+    return f"Data: {data.name}, {_examples(data.train, data.test) or 'size not known'}{own}{beside}."
+
+
+def _examples(train: int | None, test: int | None) -> str:
+    counts = [f"{count:,} {split}" for split, count in (("training", train), ("test", test)) if count]
+    return f"{' and '.join(counts)} examples" if counts else ""
+
+
+def seed_counts(entry: Finding) -> list[int]:
+    """Return the numbers of seeds of the figures found, each once, from the fewest."""
+    return sorted({len(values) for column in entry.columns for values in column.figures.values()} - {0})
+
+
+def seeds_of(entry: Finding) -> str:
+    """Return the number of seeds of a table in words."""
+    counts = seed_counts(entry)
+    if not counts:
+        return DASH
+    least, most = counts[0], counts[-1]
+    return f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
