@@ -130,7 +130,8 @@ class Participant:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
         self.session.answer(call_id, None, None, told_error(error))
         if not _begins(call_id):
-            self.log(f"{in_words(call_id)}: {reason}")
+            if call_id not in self._withdrawn:  # whose objects may be gone
+                self.log(f"{in_words(call_id)}: {reason}")
             return
         until = time.monotonic() + _PATIENCE
         while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:
