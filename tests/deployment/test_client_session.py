@@ -166,6 +166,28 @@ def test_an_object_is_fetched_once_for_all_calls_and_dropped_when_told(
     assert client.objects.digests() == []
 
 
+def test_objects_stay_until_a_call_needs_others_and_no_open_call_needs_them(client: Client) -> None:
+    refs = []
+    for content in (b"first", b"second", b"half"):
+        (client.objects.folder / "made").write_bytes(content)
+        refs.append(ref_of(client.objects.folder / "made"))
+        (client.objects.folder / "made").rename(client.objects.folder / refs[-1].digest)
+    first, second, half = (ref.digest for ref in refs)
+    (client.objects.folder / half).rename(client.objects.folder / f"{half}.part")
+    client.connect()
+    client.get(Call("1.0.train", {}, {"model": refs[0]}))
+    assert client.objects.digests() == [first]
+    client.session.answer("1.0.train", {}, None)
+    client.get(Call("1.0.keys", {}))
+    assert client.get(Call("1.0.evaluate", {}, {"model": refs[0]})) == []  # it is not fetched again
+    client.connect()  # the server has not asked for the evaluation again yet, which waits for its turn
+    assert Get(second, 0) in client.get(Call("2.0.train", {}, {"model": refs[1]}))
+    assert client.objects.digests() == sorted([first, second])
+    client.session.answer("1.0.evaluate", {}, None)
+    client.get(Call("2.0.evaluate", {}, {"model": refs[1]}))
+    assert client.objects.digests() == [second]
+
+
 def test_what_is_no_longer_needed_may_still_be_on_its_way(client: Client) -> None:
     ref = ObjectRef("0" * 64, 9)
     client.connect()
@@ -192,12 +214,12 @@ def test_a_call_is_handed_over_where_another_one_that_needs_its_object_cannot_be
 ) -> None:
     """The disk is full when what was there of the other one is to be fetched again."""
     client.connect()
-    shared, gone = tmp_path / "shared", client.objects.folder / "gone"
+    shared, gone = tmp_path / "shared", tmp_path / "gone"
     shared.write_bytes(b"shared")
     gone.write_bytes(b"gone")
     there, lost = ref_of(shared), ref_of(gone)
-    gone.rename(client.objects.folder / lost.digest)
     client.get(Call("1.0.train", {}, {"x": there}))
+    gone.rename(client.objects.folder / lost.digest)
     client.get(Call("2.0.train", {}, {"x": there, "y": lost}))
     client.objects.drop(lost.digest)
     full = mock.patch.object(client.objects, "begin", side_effect=RunError("the disk is full"))

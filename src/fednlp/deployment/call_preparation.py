@@ -65,8 +65,13 @@ class CallPreparation:
         self._asked.connect()
 
     def ask(self, call: Call, size: int) -> None:
-        """Prepare a call; see :meth:`OpenCalls.ask`."""
+        """Prepare a call; see :meth:`OpenCalls.ask`.
+
+        The objects of the last call that had any stay until another one has some, which may be the same.
+        """
         self._asked.ask(call, size)
+        if call.objects:
+            self._objects.keep_only(self._asked.all_needed())
         self._advance(call.id)
 
     def arrived(self, chunk: ObjectChunk, payload: memoryview) -> None:
