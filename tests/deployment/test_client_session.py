@@ -188,6 +188,40 @@ def test_objects_stay_until_a_call_needs_others_and_no_open_call_needs_them(clie
     assert client.objects.digests() == [second]
 
 
+def test_a_secure_sum_between_an_evaluation_and_the_next_round_leaves_the_model(client: Client) -> None:
+    refs = {}
+    for name in ("model", "pieces", "next model", "next pieces"):
+        (client.objects.folder / "made").write_bytes(name.encode())
+        refs[name] = ref_of(client.objects.folder / "made")
+        (client.objects.folder / "made").unlink()
+
+    def asked(call_id: str, kind: str, name: str) -> bool:
+        """Have a call answered; return whether its object was fetched."""
+        said = client.get(Call(call_id, {}, {kind: refs[name]}))
+        if said:
+            assert said == [Get(refs[name].digest, 0)]
+            client.get(ObjectChunk(refs[name].digest, 0), name.encode())
+        client.session.answer(call_id, {}, None)
+        drain(client.session)
+        return bool(said)
+
+    def kept() -> set[str]:
+        return {name for name, ref in refs.items() if ref.digest in client.objects.digests()}
+
+    client.connect()
+    assert asked("1.0.evaluate", "model", "model")
+    assert asked("2.0.deliver", "body", "pieces")
+    assert kept() == {"model", "pieces"}
+    assert not asked("2.0.train", "model", "model")
+    assert asked("2.0.evaluate", "model", "next model")
+    assert kept() == {"next model"}
+    assert asked("3.0.deliver", "body", "next pieces")
+    assert kept() == {"next model", "next pieces"}
+    for number, name in enumerate(refs):  # of names that change from call to call, two stay
+        asked(f"4.0.other-{number}", f"name-{number}", name)
+        assert len(kept()) <= 2
+
+
 def test_what_is_no_longer_needed_may_still_be_on_its_way(client: Client) -> None:
     ref = ObjectRef("0" * 64, 9)
     client.connect()
