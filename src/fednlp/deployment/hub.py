@@ -184,7 +184,8 @@ class Hub(Roster):
     def forget(self, round_number: int) -> None:
         """Have no reply of the rounds up to this one, and withdraw their calls: the round is saved.
 
-        Their files are removed when the next object arrives (:meth:`partial`).
+        Their files are removed when the next object arrives (:meth:`partial`). At the first time they are removed at
+        once: the disk may be full of those of an earlier process.
 
         Raises:
             RunError: The files of an earlier round could not be removed.
@@ -201,6 +202,8 @@ class Hub(Roster):
                     known.session.forget(round_number)
                     known.session.wake()
             self.replies.forget(round_number)
+            if self._removed < 0:
+                self._remove_forgotten()
 
     def close(self) -> None:
         """Let go of all files."""
@@ -243,9 +246,12 @@ class Hub(Roster):
             reply: To a call that is open.
         """
         if self._removed < self._forgotten:
-            self._removed = forgotten = self._forgotten
-            self._background(lambda: self._clear(forgotten))
+            self._remove_forgotten()
         return self.inbox.partial(reply.id, ObjectRef(str(reply.digest), reply.size))
+
+    def _remove_forgotten(self) -> None:
+        self._removed = forgotten = self._forgotten
+        self._background(lambda: self._clear(forgotten))
 
     def _clear(self, round_number: int) -> None:
         try:
