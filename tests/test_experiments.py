@@ -17,7 +17,12 @@ from fednlp.formulations import TASKS
 FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))
 FETCHED = {
     "headlines": {"model.name_or_path": "bert-tiny", "partition.clients": 60, "client.num_train_epochs": 1},
-    "punctuation": {"partition.clients": 60, "model.max_length": 32, "partition.encoder": "bert-tiny"},
+    "punctuation": {
+        "data.train_size": 3000,
+        "partition.clients": 60,
+        "model.max_length": 32,
+        "partition.encoder": "bert-tiny",
+    },
     "small": {"client.max_steps": 2},
     "fewshot": {"task.prompt": "bbc", "fewshot.pacing": "curriculum", "client.max_steps": 2},
     "language": {"clients_per_round": 2, "client.max_steps": 2},

@@ -117,18 +117,6 @@ def _methods(
 
 
 @needs_glibc
-def test_bert_tiny_takes_what_is_predicted_within_a_fifth() -> None:
-    exact = _cases(TINY, ("full", "head", "bias"), 32, 128, exact=True)
-    _assert_near(_cases(TINY, ("full", "bias"), 32, 128) + exact)
-
-
-@needs_glibc
-def test_layers_that_are_computed_again_take_what_is_predicted_within_a_fifth() -> None:
-    cases = _cases(MINILM, ("full", "bias"), 8, 128, exact=True)
-    _assert_near([{**case, "checkpointing": True} for case in cases])
-
-
-@needs_glibc
 @pytest.mark.slow
 def test_checkpointing_takes_what_is_predicted_within_a_fifth() -> None:
     cases = [
@@ -179,8 +167,14 @@ METHODS: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 @needs_glibc
-def test_a_client_of_a_method_has_its_vectors_in_use_besides() -> None:
-    _assert_near([{**case, "exact": True} for case in _methods(TINY, METHODS)])
+def test_memory_is_what_is_predicted_within_a_fifth() -> None:
+    """Of BERT-tiny, of layers that are computed again, and of clients with vectors beside: forks of one process."""
+    tiny = _cases(TINY, ("full", "bias"), 32, 128) + _cases(
+        TINY, ("full", "head", "bias"), 32, 128, exact=True
+    )
+    again = [{**case, "checkpointing": True} for case in _cases(MINILM, ("full", "bias"), 8, 128, exact=True)]
+    methods = [{**case, "exact": True} for case in _methods(TINY, METHODS)]
+    _assert_near(tiny + again + methods)
 
 
 @needs_glibc

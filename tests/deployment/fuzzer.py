@@ -107,13 +107,18 @@ class Fuzzer:
         hub.close()
 
     def _client(self, place: Path) -> None:
-        ready: list[Any] = []
+        ready: dict[str, Any] = {}
+
+        def take_up(call: Any) -> None:
+            ready[call.id] = call
+
         session = ClientSession(
             Outbox(place / "outbox"),
             ObjectCache(place / "objects"),
             run=None,
             software="1",
-            on_ready=ready.append,
+            on_ready=take_up,
+            on_withdrawn=ready.pop,
         )
         session.begin(lambda: None)
         if self.random.random() < 0.9:
@@ -121,7 +126,7 @@ class Fuzzer:
         for _ in range(self.random.randrange(1, 5)):
             self._feed(session, [self._from_server() for _ in range(self.random.randrange(1, 10))])
             while ready:
-                call = ready.pop()
+                _, call = ready.popitem()
                 assert all(path.read_bytes() in (MODEL, b"") for path in call.objects.values())
                 body = place / "body"
                 body.write_bytes(MODEL)

@@ -166,6 +166,62 @@ def test_an_object_is_fetched_once_for_all_calls_and_dropped_when_told(
     assert client.objects.digests() == []
 
 
+def test_objects_stay_until_a_call_needs_others_and_no_open_call_needs_them(client: Client) -> None:
+    refs = []
+    for content in (b"first", b"second", b"half"):
+        (client.objects.folder / "made").write_bytes(content)
+        refs.append(ref_of(client.objects.folder / "made"))
+        (client.objects.folder / "made").rename(client.objects.folder / refs[-1].digest)
+    first, second, half = (ref.digest for ref in refs)
+    (client.objects.folder / half).rename(client.objects.folder / f"{half}.part")
+    client.connect()
+    client.get(Call("1.0.train", {}, {"model": refs[0]}))
+    assert client.objects.digests() == [first]
+    client.session.answer("1.0.train", {}, None)
+    client.get(Call("1.0.keys", {}))
+    assert client.get(Call("1.0.evaluate", {}, {"model": refs[0]})) == []  # it is not fetched again
+    client.connect()  # the server has not asked for the evaluation again yet, which waits for its turn
+    assert Get(second, 0) in client.get(Call("2.0.train", {}, {"model": refs[1]}))
+    assert client.objects.digests() == sorted([first, second])
+    client.session.answer("1.0.evaluate", {}, None)
+    client.get(Call("2.0.evaluate", {}, {"model": refs[1]}))
+    assert client.objects.digests() == [second]
+
+
+def test_a_secure_sum_between_an_evaluation_and_the_next_round_leaves_the_model(client: Client) -> None:
+    refs = {}
+    for name in ("model", "pieces", "next model", "next pieces"):
+        (client.objects.folder / "made").write_bytes(name.encode())
+        refs[name] = ref_of(client.objects.folder / "made")
+        (client.objects.folder / "made").unlink()
+
+    def asked(call_id: str, kind: str, name: str) -> bool:
+        """Have a call answered; return whether its object was fetched."""
+        said = client.get(Call(call_id, {}, {kind: refs[name]}))
+        if said:
+            assert said == [Get(refs[name].digest, 0)]
+            client.get(ObjectChunk(refs[name].digest, 0), name.encode())
+        client.session.answer(call_id, {}, None)
+        drain(client.session)
+        return bool(said)
+
+    def kept() -> set[str]:
+        return {name for name, ref in refs.items() if ref.digest in client.objects.digests()}
+
+    client.connect()
+    assert asked("1.0.evaluate", "model", "model")
+    assert asked("2.0.deliver", "body", "pieces")
+    assert kept() == {"model", "pieces"}
+    assert not asked("2.0.train", "model", "model")
+    assert asked("2.0.evaluate", "model", "next model")
+    assert kept() == {"next model"}
+    assert asked("3.0.deliver", "body", "next pieces")
+    assert kept() == {"next model", "next pieces"}
+    for number, name in enumerate(refs):  # of names that change from call to call, two stay
+        asked(f"4.0.other-{number}", f"name-{number}", name)
+        assert len(kept()) <= 2
+
+
 def test_what_is_no_longer_needed_may_still_be_on_its_way(client: Client) -> None:
     ref = ObjectRef("0" * 64, 9)
     client.connect()
@@ -192,12 +248,12 @@ def test_a_call_is_handed_over_where_another_one_that_needs_its_object_cannot_be
 ) -> None:
     """The disk is full when what was there of the other one is to be fetched again."""
     client.connect()
-    shared, gone = tmp_path / "shared", client.objects.folder / "gone"
+    shared, gone = tmp_path / "shared", tmp_path / "gone"
     shared.write_bytes(b"shared")
     gone.write_bytes(b"gone")
     there, lost = ref_of(shared), ref_of(gone)
-    gone.rename(client.objects.folder / lost.digest)
     client.get(Call("1.0.train", {}, {"x": there}))
+    gone.rename(client.objects.folder / lost.digest)
     client.get(Call("2.0.train", {}, {"x": there, "y": lost}))
     client.objects.drop(lost.digest)
     full = mock.patch.object(client.objects, "begin", side_effect=RunError("the disk is full"))

@@ -483,6 +483,29 @@ def test_an_upload_that_went_on_and_cannot_be_read_ends_the_connection_and_is_ch
     assert drain(session) == [Stored("1.0.train")]
 
 
+def test_the_files_of_a_round_go_when_an_object_of_the_next_arrives(tmp_path: Path) -> None:
+    hub = Hub(tmp_path / "hub", "run")
+    hub.forget(0)
+    arriving(hub, tmp_path)
+    before = sorted(hub.inbox.folder.iterdir())
+    assert before
+    hub.forget(1)
+    assert sorted(hub.inbox.folder.iterdir()) == before
+    hub.partial(Reply("2.0.train", {}, "a" * 64, 9)).close()
+    assert [path.name for path in hub.inbox.folder.iterdir()] == [f"2.0.train.{'a' * 64}"]
+
+
+def test_the_files_of_an_earlier_process_go_before_any_object_arrives(tmp_path: Path) -> None:
+    """The disk may have no room for the next model, without which none arrives."""
+    arriving(Hub(tmp_path / "hub", "run"), tmp_path)
+    again = Hub(tmp_path / "hub", "run")
+    again.forget(0)
+    assert [path.name for path in again.inbox.folder.iterdir()] != []
+    again = Hub(tmp_path / "hub", "run")
+    again.forget(1)
+    assert list(again.inbox.folder.iterdir()) == []
+
+
 def test_an_error_of_the_removal_in_the_background_reaches_the_round(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,6 +518,7 @@ def test_an_error_of_the_removal_in_the_background_reaches_the_round(
         raise OSError(errno.EIO, "Input/output error")
 
     hub.forget(1)
+    hub.partial(Reply("2.0.train", {}, "a" * 64, 9)).close()
     with monkeypatch.context() as patched:
         patched.setattr(Path, "unlink", broken)
         later.pop()()

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.federated.params import Layout
-from fednlp.federated.sums import LARGEST, ExactSum, NonFiniteUpdate, weight_unit
+from fednlp.federated.sums import LARGEST, ExactSum, NonFiniteUpdate, nonzero_rows, weight_unit
 
 LAYOUT = Layout.of({"a": ((3, 2), "parameter"), "words": ((5, 2), "parameter")}, table="words")
 PLAIN = Layout.of({"a": ((7,), "parameter")})
@@ -171,3 +171,9 @@ def test_an_update_in_stretches_is_summed_as_one_in_memory(
     parts.clear()
     assert not parts.storage.any()
     assert not parts.touched_rows.any()
+
+
+@given(st.lists(st.lists(st.sampled_from([0.0, -0.0, 1e-38, -2.0, 3.0]), min_size=2, max_size=2), max_size=8))
+def test_rows_that_are_not_zero_are_found_whatever_their_signs(rows: list[list[float]]) -> None:
+    expected = [number for number, row in enumerate(rows) if any(row)]
+    assert nonzero_rows(torch.tensor(rows).reshape(len(rows), 2)).tolist() == expected

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,9 +72,13 @@ def test_no_other_assignment_of_words_has_a_higher_sum(seed: int, labels: int, t
 def test_words_that_one_text_alone_holds_count_only_where_others_are_too_few() -> None:
     words = {1: "one", 2: "two", 3: "three", 4: "four"}
     texts = [{1, 2, 9}, {1, 3}, {1, 2}]
-    assert common_words(words, texts, 2) == {1: "one", 2: "two"}
-    assert common_words(words, texts, 3) == {1: "one", 2: "two", 3: "three"}
-    assert common_words(words, texts, 4) == words
+
+    def among(tokens: Iterable[int]) -> dict[int, str]:
+        return {token: words[token] for token in sorted({*tokens} & {*words})}
+
+    assert common_words(among, texts, 2, 10) == {1: "one", 2: "two"}
+    assert common_words(among, texts, 3, 10) == {1: "one", 2: "two", 3: "three"}
+    assert common_words(among, texts, 4, 10) == words
 
 
 def test_every_label_needs_a_gold_label() -> None:
@@ -84,8 +89,12 @@ def test_every_label_needs_a_gold_label() -> None:
 
 def test_candidates_are_whole_words_that_the_task_accepts(tiny_model: Path) -> None:
     tokenizer = load_tokenizer(str(tiny_model))
-    words = candidate_words(tokenizer, "{mask} News: {text}")
+    pattern = "{mask} News: {text}"
+    words = candidate_words(tokenizer, pattern, range(len(tokenizer)))
     assert words
+    some = [*words][::2]
+    assert candidate_words(tokenizer, pattern, some) == {token: words[token] for token in some}
+    assert candidate_words(tokenizer, pattern, tokenizer.all_special_ids) == {}
     assert not {*words} & {*tokenizer.all_special_ids}
     for token, word in words.items():
         assert word.isalpha()

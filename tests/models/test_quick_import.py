@@ -14,6 +14,7 @@ import fednlp
 from fednlp.models.quick_import import SWITCH, quick_imports
 
 HEAVY = (
+    "accelerate",
     "torch._dynamo.utils",
     "torch._inductor",
     "torch.distributed.tensor",

@@ -82,6 +82,13 @@ def test_one_clear_contradiction_is_enough_to_disagree_clearly() -> None:
     assert judge(claim("highest", "bac"), rows) == Verdict(True, False, 3)
 
 
+def test_seeds_that_only_one_method_has_do_not_turn_a_difference_round() -> None:
+    """The third seed puts the first method's mean below, but by the seeds of both it is clearly above."""
+    rows = {"a": {0: 90.0, 1: 91.0, 2: 10.0}, "b": {0: 80.0, 1: 81.5}}
+    assert judge(claim("highest", "ab"), rows) == Verdict(False, False, 2)
+    assert judge(claim("highest", "ba"), rows) == Verdict(True, False, 2)
+
+
 @pytest.mark.parametrize(
     "made",
     [claim("ratio", "ba", at_least=0.5), claim("ratios fall", "baab"), claim("close", "ab", within=9.0)],

@@ -66,7 +66,7 @@ def manifest(here: Path, document: Document) -> Path:
         "data": "agnews",
         "options": {"method": "uniform", "clients": 4},
     }
-    entries = [
+    entries: list[dict[str, Any]] = [
         {"id": "table1", "runs": ["quick"], "rows": rows, "columns": column, "claims": claims},
         {"id": "figure1", "runs": ["slow"], "curves": "global"},
         {"id": "table2", "runs": ["huge"]},

@@ -66,6 +66,46 @@ def test_what_waits_for_a_gradient_is_told() -> None:
     assert told == [changed.weight]
 
 
+def test_a_hook_of_the_weight_changes_the_gradient() -> None:
+    plain, changed = both(True)
+    for layer in (plain, changed):
+        layer.weight.register_hook(lambda gradient: -gradient)
+    rows = torch.randn(5, WIDTH)
+    assert_same(passed(plain, rows), passed(changed, rows))
+
+
+def test_what_is_asked_for_by_itself_is_added_to_nothing() -> None:
+    plain, changed = both(True)
+    rows = torch.randn(5, WIDTH, requires_grad=True)
+    before = changed.weight.grad.clone()
+    for asked in ([rows], [changed.weight], [rows, changed.weight, changed.bias]):
+        theirs = [plain.weight if one is changed.weight else one for one in asked]
+        theirs = [plain.bias if one is changed.bias else one for one in theirs]
+        found = torch.autograd.grad(changed(rows).sin().sum(), asked)
+        assert_same(list(torch.autograd.grad(plain(rows).sin().sum(), theirs)), list(found))
+    changed(rows).sum().backward(inputs=[rows])
+    assert torch.equal(changed.weight.grad, before)
+
+
+def test_a_layer_that_is_called_twice_adds_twice() -> None:
+    plain, changed = both(True)
+    rows = torch.randn(5, WIDTH)
+    assert_same(
+        passed(plain, rows, lambda layer, own: layer(layer(own).sin())),
+        passed(changed, rows, lambda layer, own: layer(layer(own).sin())),
+    )
+
+
+def test_a_weight_that_is_computed_and_rows_of_which_there_are_none() -> None:
+    plain, changed = both(True)
+    computed = [
+        torch.func.functional_call(layer, {"weight": layer.weight * 2}, torch.ones(3, WIDTH))
+        for layer in (plain, changed)
+    ]
+    assert_same(*([found] for found in computed))
+    assert changed(torch.zeros(2, 0, WIDTH)).shape == (2, 0, WIDTH)
+
+
 def test_gradient_checkpointing_adds_once() -> None:
     plain, changed = both(True)
     rows = torch.randn(5, WIDTH)

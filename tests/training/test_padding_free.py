@@ -86,6 +86,28 @@ def test_outputs_and_gradients_are_those_with_padding(
             torch.testing.assert_close(other, one, rtol=0, atol=near * scale)
 
 
+@pytest.mark.parametrize("head", HEADS)
+def test_texts_of_one_token_keep_their_padding(head: str) -> None:
+    model = built("Bert", head)
+    batch = {name: nn.functional.pad(one, (0, 3)) for name, one in batch_of([1, 1]).items()}
+    expected = model(**batch)
+    find_padding_free(model).install()
+    found = model(**batch)
+    for name in ("logits", "start_logits", "end_logits"):
+        if name in expected:
+            assert found[name].shape == expected[name].shape
+            torch.testing.assert_close(found[name][:, :1], expected[name][:, :1])
+
+
+def test_a_layer_that_is_called_twice_is_refused_and_keeps_its_weights() -> None:
+    model = built("Bert", "SequenceClassification")
+    model.bert.encoder.layer[2] = model.bert.encoder.layer[0]
+    before = [parameter.clone() for parameter in model.parameters()]
+    with pytest.raises(ModelError, match="bert"):
+        find_padding_free(model)
+    assert all(torch.equal(*pair) for pair in zip(before, model.parameters(), strict=True))
+
+
 def test_the_last_layer_computes_what_is_read() -> None:
     for head, read in (("SequenceClassification", 2), ("TokenClassification", 7)):
         model, seen = built("Bert", head), []

@@ -1,11 +1,11 @@
 """What happens to a call at a client before it is handed over: the objects that it needs are fetched."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fednlp.deployment.message_types import Call, Get, ObjectChunk
+from fednlp.deployment.message_types import Call, Get, ObjectChunk, ObjectRef
 from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.open_calls import OpenCalls
 from fednlp.deployment.transfers import DamagedObject, Fetching
@@ -56,6 +56,7 @@ class CallPreparation:
     ) -> None:
         self._objects, self._asked, self._fetching = objects, OpenCalls(), Fetching(objects, say)
         self._take = take
+        self._last: list[Mapping[str, ObjectRef]] = []
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._asked)
@@ -65,8 +66,17 @@ class CallPreparation:
         self._asked.connect()
 
     def ask(self, call: Call, size: int) -> None:
-        """Prepare a call; see :meth:`OpenCalls.ask`."""
+        """Prepare a call; see :meth:`OpenCalls.ask`.
+
+        The objects of a call stay until another one has objects of these names, which may be the same, or until two
+        calls have others: the model of an evaluation is that of the next round, and a secure sum may begin in between.
+        """
         self._asked.ask(call, size)
+        if call.objects:
+            self._last = [one for one in self._last[-1:] if not one.keys() & call.objects.keys()]
+            self._last.append(call.objects)
+            kept = {ref.digest for one in self._last for ref in one.values()}
+            self._objects.keep_only(kept | self._asked.all_needed())
         self._advance(call.id)
 
     def arrived(self, chunk: ObjectChunk, payload: memoryview) -> None:

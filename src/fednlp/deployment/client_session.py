@@ -50,7 +50,8 @@ class ClientSession:
         run: The run that it took part in last; None for the one that the server names.
         software: Version of fednlp.
         on_ready: Takes a call once its objects are there; answer it by :meth:`answer`, from any thread.
-        on_withdrawn: Takes the id of a call that was handed over and is no longer wanted.
+        on_withdrawn: Takes the id of a call that was handed over and is no longer wanted; its objects are removed once
+            another call needs others.
         on_state: Takes a line for people.
         bound: Whether it takes part in no other run than ``run``.
         set_up: Returns whether it is set up for the run: where it is not, the server does that.

@@ -58,7 +58,7 @@ class Hub(Roster):
         self.uploads, self.downloads = Ration(), Ration(patience=SPAN)
         self._background = background
         self._objects = Offers()
-        self._forgotten = -1
+        self._forgotten = self._removed = -1
         self._not_removed: RunError | None = None
 
     # The round's side.
@@ -182,7 +182,10 @@ class Hub(Roster):
             return self.replies.read(call_id) if call_id in self.replies else None
 
     def forget(self, round_number: int) -> None:
-        """Remove the replies of the rounds up to this one, and withdraw their calls: the round is saved.
+        """Have no reply of the rounds up to this one, and withdraw their calls: the round is saved.
+
+        Their files are removed when the next object arrives (:meth:`partial`). At the first time they are removed at
+        once: the disk may be full of those of an earlier process.
 
         Raises:
             RunError: The files of an earlier round could not be removed.
@@ -199,13 +202,8 @@ class Hub(Roster):
                     known.session.forget(round_number)
                     known.session.wake()
             self.replies.forget(round_number)
-        self._background(lambda: self._clear(round_number))
-
-    def _clear(self, round_number: int) -> None:
-        try:
-            self.inbox.clear(round_number)
-        except RunError as error:
-            self._not_removed = error
+            if self._removed < 0:
+                self._remove_forgotten()
 
     def close(self) -> None:
         """Let go of all files."""
@@ -237,6 +235,29 @@ class Hub(Roster):
     def object_for(self, client: int, digest: str, calls: Container[str]) -> ObjectFile | None:
         """Return an object if one of these calls that is open for this client needs it."""
         return self._objects.find(digest) if self.client(client).needs(digest, calls) else None
+
+    def partial(self, reply: Reply) -> Partial:
+        """Return what is there of a reply's object.
+
+        Meanwhile the files of rounds that are forgotten are removed, and the object takes their memory. Memory that
+        has been free for a while may be gone: a virtual machine gives it to its host, which is slow to return it.
+
+        Args:
+            reply: To a call that is open.
+        """
+        if self._removed < self._forgotten:
+            self._remove_forgotten()
+        return self.inbox.partial(reply.id, ObjectRef(str(reply.digest), reply.size))
+
+    def _remove_forgotten(self) -> None:
+        self._removed = forgotten = self._forgotten
+        self._background(lambda: self._clear(forgotten))
+
+    def _clear(self, round_number: int) -> None:
+        try:
+            self.inbox.clear(round_number)
+        except RunError as error:
+            self._not_removed = error
 
     def store(self, reply: Reply, partial: Partial | None) -> None:
         """Put a reply on the disk, in the background, and tell the client's session of that time what came of it.

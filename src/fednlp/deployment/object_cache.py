@@ -1,6 +1,7 @@
 """The objects that a client has fetched, whole or in part."""
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 
 from fednlp.deployment.message_types import ObjectRef
@@ -67,6 +68,16 @@ class ObjectCache:
         """
         for name in (digest, f"{digest}.part"):
             self._remove(self.folder / name)
+
+    def keep_only(self, needed: Collection[str]) -> None:
+        """Remove the objects that are not needed, whole or in part.
+
+        Raises:
+            RunError: They cannot be removed.
+        """
+        for digest in self.digests():
+            if digest not in needed:
+                self.drop(digest)
 
     def _remove(self, path: Path) -> None:
         with writing(self.folder, REMEDY):

@@ -69,6 +69,10 @@ class OpenCalls:
         """Return the objects that calls of this connection need."""
         return {digest for call_id in self._asked for digest in self._needs(call_id)}
 
+    def all_needed(self) -> set[str]:
+        """Return the objects that calls need, those of earlier connections too."""
+        return {ref.digest for asked in self._asked.values() for ref in asked.call.objects.values()}
+
     def _needs(self, call_id: str) -> set[str]:
         if call_id not in self._called:
             return set()

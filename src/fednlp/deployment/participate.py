@@ -26,8 +26,6 @@ _PATIENCE = 10.0
 """Seconds that a refusal gets to reach the server; it is offered again by the next start."""
 _GRACE = 0.5
 """Seconds that the server has to store an update before the site puts it on its own disk: most are there by then."""
-_KEPT = 8
-"""Objects that a site keeps of those that it has fetched: the next call may need them again."""
 
 
 class Participant:
@@ -45,10 +43,9 @@ class Participant:
     def __init__(self, folder: Path, site: Site, bound: BoundRun | None, log: Log) -> None:
         self.site, self.log, self._bound = site, log, bound
         run = None if bound is None else bound.read()
-        self.objects = ObjectCache(folder / "objects")
         self.session = ClientSession(
             Outbox(folder / "outbox"),
-            self.objects,
+            ObjectCache(folder / "objects"),
             run=run or site.run,
             software=software(),
             on_ready=self._take_up,
@@ -61,7 +58,6 @@ class Participant:
         self._early: list[ReadyCall] = []
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
-        self._used = [digest for digest in self.objects.digests() if (self.objects.folder / digest).is_file()]
 
     def _take_up(self, call: ReadyCall) -> None:
         self._withdrawn.discard(call.id)  # it may be asked again after it was withdrawn
@@ -129,13 +125,13 @@ class Participant:
                 self.log(
                     f"round {call.id.partition('.')[0]}: trained in {seconds}; the server gets the update"
                 )
-        self._drop_old(call)
 
     def _fail(self, call_id: str, error: Exception, reason: str) -> None:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
         self.session.answer(call_id, None, None, told_error(error))
         if not _begins(call_id):
-            self.log(f"{in_words(call_id)}: {reason}")
+            if call_id not in self._withdrawn:  # whose objects may be gone
+                self.log(f"{in_words(call_id)}: {reason}")
             return
         until = time.monotonic() + _PATIENCE
         while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:
@@ -143,14 +139,6 @@ class Participant:
         raise RunError(
             f"this site does not take part: {reason}; mend what is wrong, and join again"
         ) from error
-
-    def _drop_old(self, call: ReadyCall) -> None:
-        """Remove objects that were fetched long ago."""
-        used = [path.name for path in call.objects.values()]
-        self._used = [name for name in self._used if name not in used] + used
-        for digest in self._used[:-_KEPT]:
-            self.objects.drop(digest)
-        self._used = self._used[-_KEPT:]
 
 
 def _begins(call_id: str) -> bool:

@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fednlp.deployment.asked import DERIVED
-from fednlp.deployment.objects import mapped
+from fednlp.deployment.objects import mapped, mapped_privately
 from fednlp.errors import RunError
 from fednlp.federated.communication import decode_broadcast, derived_entries, entry_shapes
 from fednlp.federated.message import unpack
@@ -54,10 +54,10 @@ def _flat(
     worker: ClientWorker, path: Path, derived: Path | None, encoded_in: int | None, into: Tensor | None
 ) -> Tensor:
     layout = worker.layout
+    if encoded_in is None:
+        return flat_of(mapped_privately(path), layout, into)
+    key = RngKey(worker.spec.seed, encoded_in, -1)
     with mapped(path) as data:
-        if encoded_in is None:
-            return flat_of(data, layout, into)
-        key = RngKey(worker.spec.seed, encoded_in, -1)
         tensors = decode_broadcast(worker.algorithm.downlink, layout, data, key)
     if layout.derived:
         if derived is None:

@@ -69,6 +69,7 @@ class Sites:
         self.forgets = True
         self._messages: dict[str, bytes | None] = {}
         self._offers: dict[str, Offer] = {}
+        self._old: list[Offer] = []  # in whose place others are published
         self._changed: set[str] = set()
         self._calls: tuple[int, dict[int, str]] = 0, {}
         self._threads_before = torch.get_num_threads()
@@ -169,6 +170,8 @@ class Sites:
             if isinstance(request, TrainRequest) and self.forgets:
                 self.hub.forget(request.round - 1)
             self.open(name, request, self._offered())
+        while self._old:
+            self.publisher.drop(self._old.pop())
         for vector in self.vectors.values():  # nobody looks at them while updates arrive
             set_aside(vector)
 
@@ -195,10 +198,9 @@ class Sites:
     def _offered(self) -> list[Offer]:
         """Return what is published, offered anew where it was published anew."""
         for name in sorted(self._changed):
-            old = self._offers.get(name)
+            if name in self._offers:
+                self._old.append(self._offers[name])
             self._offers[name] = self.publisher.offer(name, self.vectors[name], self._messages[name])
-            if old is not None:
-                self.publisher.drop(old)
         self._changed.clear()
         return list(self._offers.values())
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fednlp.deployment.call_names import in_words
-from fednlp.deployment.message_types import Get, ObjectChunk, ObjectRef, Reply, Resume, UploadChunk
+from fednlp.deployment.message_types import Get, ObjectChunk, Reply, Resume, UploadChunk
 from fednlp.deployment.messages import pack
 from fednlp.errors import ProtocolError, RunError
 
@@ -179,7 +179,7 @@ class Receiving:
             reply = upload.reply
             if self._uploads.get(reply.id) is not upload or reply.digest is None:
                 continue  # it was withdrawn meanwhile
-            upload.partial = partial = self._hub.inbox.partial(reply.id, ObjectRef(reply.digest, reply.size))
+            upload.partial = partial = self._hub.partial(reply)
             if not partial.whole:
                 return pack(Resume(reply.id, partial.length))
             self._seal(upload)

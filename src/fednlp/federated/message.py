@@ -60,10 +60,13 @@ class SparseRows:
         """Yield the matrix, some of its rows at a time."""
         count, width = self.shape
         height = max(1, _BLOCK // max(1, width))
+        zeros = self.values.new_zeros(min(height, count), width)
         for first in range(0, count, height):
             here = (self.rows >= first) & (self.rows < first + height)
-            block = self.values.new_zeros(min(height, count - first), width)
-            block[self.rows[here] - first] = self.values[here]
+            block = zeros[: count - first]
+            if here.any():
+                block = block.clone()
+                block[self.rows[here] - first] = self.values[here]
             yield block
 
 

@@ -239,7 +239,7 @@ def nonzero_rows(table: Tensor) -> Tensor:
     Args:
         table: (rows, width).
     """
-    return table.any(1).nonzero().squeeze(1)
+    return ((table.amin(1) != 0) | (table.amax(1) != 0)).nonzero().squeeze(1)
 
 
 def _scale(share: float) -> float:

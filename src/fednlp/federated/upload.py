@@ -35,6 +35,8 @@ Residues = NDArray[np.uint32]
 _MASKED = b"\x10"
 """The first byte of a masked update, before the number of its residues: 4 bytes, the least significant first."""
 MASKED_HEADER = 5
+_PIECE = 1 << 20
+"""Bytes that are copied at a time."""
 
 
 @dataclass(frozen=True)
@@ -232,7 +234,7 @@ def unpack_upload(
     model = data[:length]
     if not algorithm.uplink.plain:
         return Upload(encoded=EncodedUpdate(bytes(model), sent, None), others=others)
-    if isinstance(model, memoryview) and isinstance(model.obj, mmap.mmap) and not model.readonly:
+    if isinstance(model, memoryview) and _is_mapped_privately(model):
         return Upload(model=StoredUpdate(model, layout), others=others)
     return Upload(model=Update.of(flat_of(model, layout), layout), others=others)
 
@@ -269,7 +271,7 @@ def flat_of(data: bytes | memoryview, layout: Layout, into: Tensor | None = None
     """Return the tensors of an untrusted message as one flat float32 vector of a layout.
 
     Args:
-        data: The message.
+        data: The message. Of a file that is mapped privately (``mmap.ACCESS_COPY``), little is in memory at a time.
         layout: Of the vector.
         into: A vector that is overwritten; None for a new one.
 
@@ -278,9 +280,19 @@ def flat_of(data: bytes | memoryview, layout: Layout, into: Tensor | None = None
     """
     raw = raw_tensors(data, entry_shapes(layout.entries))
     flat = torch.empty(layout.numel) if into is None else into
+    in_file = _is_mapped_privately(data)
     for entry in layout.entries:
-        flat[entry.start : entry.stop].view(torch.uint8).numpy()[:] = raw[entry.name]
+        there, found = flat[entry.start : entry.stop].view(torch.uint8).numpy(), raw[entry.name]
+        for first in range(0, len(found), _PIECE):
+            piece = found[first : first + _PIECE]
+            there[first : first + _PIECE] = piece
+            if in_file:
+                give_back(torch.from_numpy(piece))
     return flat
+
+
+def _is_mapped_privately(data: bytes | memoryview) -> bool:
+    return isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and not data.readonly
 
 
 def _residues(data: bytes | memoryview, count: int) -> Residues:

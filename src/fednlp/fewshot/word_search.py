@@ -5,7 +5,7 @@ Classification" (PETAL, arXiv:2010.13641), section 4.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -65,39 +65,44 @@ def assigned_words(scores: Scores) -> list[int]:
     return [int(token) for token in considered[columns]]
 
 
-def candidate_words(tokenizer: Any, pattern: str) -> dict[int, str]:
+def candidate_words(tokenizer: Any, pattern: str, among: Iterable[int]) -> dict[int, str]:
     """Return the tokens that are a whole word of letters where the mask of a pattern stands, by their number.
 
     Args:
         tokenizer: The model's.
         pattern: Such as ``"{mask} News: {text}"``; with a space before the mask, words begin with one.
+        among: The tokens that are looked at.
     """
     lead = next(part.lead for part in parts_of(pattern) if part.kind == "mask")
     special = set(tokenizer.all_special_ids)
-    tokens = [token for token in range(len(tokenizer)) if token not in special]
-    words = [word.strip() for word in tokenizer.batch_decode([[token] for token in tokens])]
+    tokens = [token for token in sorted(among) if token not in special]
+    words = [tokenizer.decode([token]).strip() for token in tokens]
     named = [(t, w) for t, w in zip(tokens, words, strict=True) if len(w) >= _SHORTEST and w.isalpha()]
     pieces = plain_ids(tokenizer, [lead + word for _, word in named])
     return {token: word for (token, word), ids in zip(named, pieces, strict=True) if ids == [token]}
 
 
-def common_words(words: Mapping[int, str], texts: Sequence[Set[int]], least: int) -> dict[int, str]:
+def common_words(
+    words_among: Callable[[Iterable[int]], dict[int, str]], texts: Sequence[Set[int]], least: int, tokens: int
+) -> dict[int, str]:
     """Return the words that two texts or more hold; all that one holds, where these are too few; at last all words.
 
     Rare words would else win by chance. The paper takes the 10,000 words that are most frequent in texts without
     labels; here no text but those with gold labels is looked at.
 
     Args:
-        words: By token.
+        words_among: Returns the words that are among tokens, by token.
         texts: The tokens of each text.
         least: How many words are needed.
+        tokens: Number of tokens that there are.
     """
     counts = Counter(token for text in texts for token in text)
+    held = words_among(counts)
     for fewest in (2, 1):
-        common = {token: word for token, word in words.items() if counts[token] >= fewest}
+        common = {token: word for token, word in held.items() if counts[token] >= fewest}
         if len(common) >= least:
             return common
-    return dict(words)
+    return words_among(range(tokens))
 
 
 def require_every_label(labels: NDArray[np.int64], names: Sequence[str]) -> None:

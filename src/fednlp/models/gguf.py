@@ -10,6 +10,7 @@ from fednlp.disk import sha256_of, writing
 from fednlp.errors import MissingDependency, ModelError
 from fednlp.models.folder_cache import make_once, model_cache_folder
 from fednlp.models.loading import empty_model, explain_load_errors, load_pretrained
+from fednlp.models.quick_import import accelerate_found
 
 _MAGIC = b"GGUF"
 
@@ -47,7 +48,8 @@ def _convert(path: Path, folder: Path) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         folder_of, name = str(path.parent), path.name
-        read = load_pretrained(AutoModelForCausalLM, folder_of, gguf_file=name, dtype=torch.float32)
+        with accelerate_found():
+            read = load_pretrained(AutoModelForCausalLM, folder_of, gguf_file=name, dtype=torch.float32)
         config = read.config
         del config.quantization_config  # the weights are plain numbers now
         plain = empty_model(AutoModelForCausalLM, config, dtype=torch.float32)

@@ -1,8 +1,9 @@
 """Import what every model of transformers needs, without what only its other uses need.
 
-A modelling module of transformers brings torch's compiler, sharded tensors and sympy with it, and scipy for the losses
-of object detection. Training on texts calls none of these. The commands of fednlp and their workers ask for the quick
-import by ``FEDNLP_QUICK_IMPORT=1``; a process of the user's own, such as a notebook, is left as it is.
+A modelling module of transformers brings torch's compiler, sharded tensors and sympy with it, accelerate, which lays a
+model over devices, and scipy for the losses of object detection. Training on texts calls none of these. The commands of
+fednlp and their workers ask for the quick import by ``FEDNLP_QUICK_IMPORT=1``; a process of the user's own, such as a
+notebook, is left as it is.
 """
 
 import os
@@ -45,14 +46,15 @@ def quick_imports() -> Iterator[None]:
 def import_modelling() -> None:
     """Import what most models of transformers share; quickly, if :data:`SWITCH` says so.
 
-    In a quick process transformers takes torch for one that was built without ``torch.distributed``, and none of its
-    functions is marked for the compiler. The compiler itself is loaded as soon as anything asks for it. Where the
-    installed versions do not allow this, the modules are imported as usual.
+    In a quick process transformers takes torch for one that was built without ``torch.distributed``, does not find
+    accelerate, and none of its functions is marked for the compiler. The compiler itself is loaded as soon as anything
+    asks for it. Where the installed versions do not allow this, the modules are imported as usual.
     """
     if os.environ.get(SWITCH) == "1" and not any(name in sys.modules for name in (*_STACK, _COMPILER)):
         try:
             _stand_in()
             _find_sharding_when_asked()
+            _overlook_accelerate()
             with _without_sharding(), _assignment_when_called():
                 for name in _STACK:
                     import_module(name)
@@ -149,6 +151,32 @@ def _find_sharding_when_asked() -> None:
 
     if not hasattr(torch.distributed, "__getattr__"):
         torch.distributed.__getattr__ = find  # type: ignore[method-assign]
+
+
+def _overlook_accelerate() -> None:
+    """Have transformers find, once and for this process, that accelerate is not installed."""
+    from transformers.utils import import_utils
+
+    known = import_utils._is_package_available
+    import_utils._is_package_available = lambda *args, **options: (False, "")
+    import_utils.is_accelerate_available.cache_clear()
+    try:
+        import_utils.is_accelerate_available()  # which remembers the answer
+    finally:
+        import_utils._is_package_available = known
+
+
+@contextmanager
+def accelerate_found() -> Iterator[None]:
+    """Have the loading of a model find accelerate inside the ``with`` block, without which it reads no GGUF file."""
+    import transformers.modeling_utils as loading
+
+    known = loading.is_accelerate_available
+    loading.is_accelerate_available = lambda *args: True
+    try:
+        yield
+    finally:
+        loading.is_accelerate_available = known
 
 
 @contextmanager

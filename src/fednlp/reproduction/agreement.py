@@ -153,7 +153,9 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
     if claim.kind in ("ratio", "ratios fall", "close"):
         return Verdict(holds, seeds=seeds)
     greater = [a > b for a, b in _pairs(claim, means)]
-    clear = [_is_clear(a, b) for a, b in pairs]
+    clear = [
+        _is_clear(a, b) if right else _is_clear(b, a) for (a, b), right in zip(pairs, greater, strict=True)
+    ]
     against = [one for one, right in zip(clear, greater, strict=True) if not right]
     return Verdict(holds, any(against) if against else all(clear), seeds)
 
@@ -214,6 +216,6 @@ def _differences(claim: Claim, means: Sequence[float], errors: Sequence[float]) 
 
 
 def _is_clear(a: Values, b: Values) -> bool:
-    """Return whether a difference, seed by seed, is larger than its 95 % interval."""
+    """Return whether the first is the greater, seed by seed, by more than the 95 % interval of the difference."""
     mean, half = interval([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())])
-    return half is not None and abs(mean) > half
+    return half is not None and mean > half

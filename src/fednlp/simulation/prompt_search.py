@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,9 @@ def _patterns(experiment: Experiment) -> list[str]:
 
 def _found(components: RunComponents, gold: GoldLabels, pattern: str, model: Any) -> FoundWords:
     probabilities, texts = _at_the_mask(components, gold, pattern, model)
-    candidates = common_words(candidate_words(components.tokenizer, pattern), texts, len(gold.label_names))
+    tokenizer = components.tokenizer
+    words_among = partial(candidate_words, tokenizer, pattern)
+    candidates = common_words(words_among, texts, len(gold.label_names), len(tokenizer))
     tokens = list(candidates)
     scores = likelihood_ratios(probabilities[:, tokens], gold.labels, len(gold.label_names))
     chosen = assigned_words(scores)

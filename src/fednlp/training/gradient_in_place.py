@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.autograd.graph import Node, get_gradient_edge
 
 _LEAST = 1 << 19
 """Numbers of a weight from which it pays."""
@@ -40,7 +41,8 @@ class GradientInPlace(nn.Linear):
         """Return the rows, projected."""
         weight = self.weight
         plain = input.dtype is weight.dtype and not torch.is_autocast_enabled("cpu")
-        if not plain or input.device.type != "cpu" or not weight.requires_grad or not torch.is_grad_enabled():
+        trained = weight.requires_grad and weight.is_leaf and torch.is_grad_enabled()
+        if not plain or not trained or input.device.type != "cpu" or not input.numel():
             return F.linear(input, weight, self.bias)
         rows = input.reshape(-1, input.shape[-1])
         found: Tensor = _Linear.apply(rows, weight, self.bias)  # type: ignore[no-untyped-call]
@@ -53,9 +55,8 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         ctx.save_for_backward(rows)
-        ctx.weight = (
-            weight  # gradient checkpointing would hand out a copy of a saved one, without its gradient
-        )
+        # Gradient checkpointing would hand out a copy of a weight that is saved, without its gradient.
+        ctx.weight, ctx.adds = weight, get_gradient_edge(weight).node
         return F.linear(rows, weight, bias)
 
     @staticmethod
@@ -65,14 +66,26 @@ class _Linear(torch.autograd.Function):
         of_rows, _, of_bias = ctx.needs_input_grad
         return (
             gradient @ weight if of_rows else None,
-            _of_weight(weight, gradient, rows),
+            _of_weight(weight, ctx.adds, gradient, rows),
             gradient.sum(0) if of_bias else None,
         )
 
 
-def _of_weight(weight: Tensor, gradient: Tensor, rows: Tensor) -> Tensor | None:
+def _of_weight(weight: Tensor, adds: Node, gradient: Tensor, rows: Tensor) -> Tensor | None:
     """Add to a weight's gradient; return what is to be added where it has none yet, or something waits for it."""
-    if weight.grad is None or weight._post_accumulate_grad_hooks:
+    awaited = weight._backward_hooks or weight._post_accumulate_grad_hooks
+    if weight.grad is None or awaited or not _will_run(adds):
         return gradient.t() @ rows
     weight.grad.addmm_(gradient.t(), rows)
     return None
+
+
+def _will_run(node: Node) -> bool:
+    """Return whether the backward pass that is under way comes to a node.
+
+    ``torch.autograd.grad`` comes to none that adds to a tensor's ``grad``.
+    """
+    try:
+        return torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # it is asked for this very gradient
+        return False

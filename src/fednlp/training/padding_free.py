@@ -132,7 +132,7 @@ class PaddingFree:
             hidden_states = layer(hidden_states, attention_mask, **others)
         seen = hidden_states.new_ones(hidden_states.shape[:2]) if self._mask is None else self._mask
         texts = LaidTexts(seen.bool())
-        tokens = texts.rows.emptied(hidden_states)
+        tokens, read = texts.rows.emptied(hidden_states), None
         for layer in self.layers[self.padded :]:
             read = texts.firsts if self.first_only and layer is self.layers[-1] else None
             run = partial(self.compute, texts, layer)
@@ -140,9 +140,8 @@ class PaddingFree:
                 tokens = checkpoint(run, tokens, read, use_reentrant=False)
             else:
                 tokens = run(tokens, read)
-        if len(tokens) == len(texts.firsts):
-            return Output(last_hidden_state=tokens[:, None])
-        return Output(last_hidden_state=texts.rows.filled(tokens))
+        found = texts.rows.filled(tokens) if read is None else tokens[:, None]
+        return Output(last_hidden_state=found)
 
 
 def find_padding_free(model: nn.Module) -> PaddingFree:
@@ -180,6 +179,9 @@ def _lists(module: nn.Module, layers: list[nn.Module]) -> bool:
 
 
 def _family(layers: list[nn.Module]) -> Layer | None:
+    """Return what computes a layer; None for an unknown architecture, or one that calls a layer more than once."""
+    if len({*layers}) < len(layers):
+        return None
     names = [{name for name, _ in layer.named_modules()} for layer in layers]
     return next(
         (compute for parts, compute in _FAMILIES.items() if all(found >= {*parts} for found in names)), None
