@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tomli_w
 
 from fednlp import config
 from fednlp.cli import main
@@ -914,6 +916,23 @@ def test_a_label_that_the_model_does_not_know(fednlp: Type, here: Path, trained:
     assert "2 rows with a label that the model does not know ('rheuma')" in result.err
     assert json.loads(result.out)["unknown_labels"] == {"rheuma": 2}
     assert sum(json.loads(result.out)["by_label"]["support"]) == 1
+
+
+def test_evaluate_a_federation_on_a_file_with_other_columns(
+    fednlp: Type, refused: Callable[..., str], trained: Path, texts: Path, tmp_path: Path
+) -> None:
+    """The run of a federation has no columns of its own: the sites named theirs."""
+    federation = tmp_path / "federation"
+    shutil.copytree(trained, federation)
+    settings = tomllib.loads((federation / "resolved.toml").read_text())
+    labels = json.loads((federation / "labels.json").read_text())["labels"]
+    settings["data"] = {"name": "sites", "labels": labels}
+    (federation / "resolved.toml").write_text(tomli_w.dumps(settings))
+    own = tmp_path / "own.csv"
+    own.write_text(texts.read_text().replace("text,label,", "note,team,", 1))
+    said = refused("evaluate", federation, "--data", own)
+    assert said.rstrip().endswith("; name the file's own with --text, --label or --column")
+    assert fednlp("evaluate", federation, "--data", own, "--text", "note", "--label", "team").code == 0
 
 
 def test_a_run_without_a_model_says_how_to_go_on(

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ADDED = ("example", PREDICTION, "probability")
+_OWN_COLUMNS = "name the file's own with --text, --label or --column"
 
 
 @dataclass(frozen=True)
@@ -157,10 +158,12 @@ def _file_of(
         try:
             return own(delimiter=section.delimiter if is_csv else None)
         except MissingColumns as error:
-            raise DataError(f"{error}; name the file's own with --text, --label or --column") from None
+            raise DataError(f"{error}; {_OWN_COLUMNS}") from None
     try:
         return read()
     except DataError as error:
+        if section.name not in CATALOGUE and isinstance(error, MissingColumns):
+            raise DataError(f"{error}; {_OWN_COLUMNS}") from None
         if section.name not in CATALOGUE:
             raise
         try:
