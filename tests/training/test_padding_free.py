@@ -99,6 +99,22 @@ def test_texts_of_one_token_keep_their_padding(head: str) -> None:
             torch.testing.assert_close(found[name][:, :1], expected[name][:, :1])
 
 
+@pytest.mark.parametrize("lengths", [[3, 0, 4], [3, 4, 0], [0, 3], [0, 1]])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_text_without_tokens_changes_no_other(head: str, lengths: list[int]) -> None:
+    """What a model makes of no tokens depends on the padding, and is a number all the same."""
+    plain, free, batch = built("Bert", head), built("Bert", head), batch_of(lengths)
+    find_padding_free(free).install()
+    expected, found = plain(**batch), free(**batch)
+    for name in expected:
+        for one, other, length in zip(expected[name], found[name], lengths, strict=True):
+            read = None if head == "SequenceClassification" else length
+            if length:
+                torch.testing.assert_close(other[:read], one[:read], rtol=1e-5, atol=1e-5)
+    _, gradients = computed(free, batch)
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients if gradient is not None)
+
+
 def test_a_layer_that_is_called_twice_is_refused_and_keeps_its_weights() -> None:
     model = built("Bert", "SequenceClassification")
     model.bert.encoder.layer[2] = model.bert.encoder.layer[0]
