@@ -7,6 +7,7 @@ import json
 import sys
 import tempfile
 import zipfile
+from decimal import Decimal
 from pathlib import Path
 
 import pyarrow as pa
@@ -271,3 +272,38 @@ def test_parquet_values_that_python_cannot_hold_are_refused(tmp_path: Path) -> N
     pq.write_table(pa.table({"text": ["a", "b"], "label": ["x", "y"], "when": far}), tmp_path / "a.parquet")
     with pytest.raises(DataError, match="not a whole Parquet file"):
         load_data(path=tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (datetime.date(2024, 2, 1), "2024-02-01"),
+        (datetime.datetime(2024, 2, 1), "2024-02-01"),
+        (datetime.datetime(2024, 2, 1, 8, 30), "2024-02-01T08:30:00"),
+        (datetime.datetime(2024, 2, 1, tzinfo=datetime.UTC), "2024-02-01T00:00:00+00:00"),
+        (datetime.time(8, 30), "08:30:00"),
+        (Decimal("1.50"), "1.50"),
+        ("Süd".encode(), "Süd"),
+        (True, "true"),
+        (2, "2"),
+    ],
+)
+def test_a_parquet_value_of_any_type_names_a_client_as_plain_text(
+    cell: object, text: str, tmp_path: Path
+) -> None:
+    rows = [{"text": f"note {number}", "label": "ab"[number % 2], "ward": cell} for number in range(6)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    data = load_data(path=tmp_path / "a.parquet")
+    assert set(data.train["ward"].to_pylist()) == {text}
+
+
+def test_parquet_texts_may_be_bytes_in_utf_8_and_no_others(tmp_path: Path) -> None:
+    rows = [{"text": f"Grüße {number}".encode(), "label": b"ab"[number % 2 :][:1]} for number in range(6)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    data = load_data(path=tmp_path / "a.parquet", test_fraction=0.5)
+    assert all(text.startswith("Grüße ") for text in data.train["text"].to_pylist())
+    assert data.label_names == ("a", "b")
+    rows[1]["text"] = b"Gr\xfc\xdfe"
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "b.parquet")
+    with pytest.raises(DataError, match="row 2: the text is missing: 'text' must be a string"):
+        load_data(path=tmp_path / "b.parquet")

@@ -30,7 +30,7 @@ Located = tuple[str, Row | Fault]
 
 Check = Callable[[Row], Row | Fault]
 
-_VERSION = 2
+_VERSION = 3
 _REASONS = 3
 # A batch ends at either bound; both are part of the digest of the content, hence of _VERSION.
 _BATCH_ROWS = 4096

@@ -1,6 +1,5 @@
 """Excel workbooks (.xlsx) as rows of strings; the one sheet that holds anything is the table."""
 
-import datetime
 import warnings
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,14 +59,8 @@ def _rows(path: Path, columns: Sequence[str], table: _Table, roles: Mapping[str,
         if any(cell is not None for cell in cells[len(columns) :]):
             yield where, Fault(f"more cells than the {len(columns)} column names: name every column")
         else:
-            item = dict(zip(columns, map(_value, cells), strict=False))
+            item = dict(zip(columns, cells, strict=False))
             yield where, value_row(item, columns, roles)
-
-
-def _value(cell: Any) -> Any:
-    if isinstance(cell, datetime.datetime) and cell.time() == datetime.time():
-        cell = cell.date()  # a cell for a date alone
-    return cell.isoformat() if isinstance(cell, datetime.date | datetime.time) else cell
 
 
 def _header(path: Path, table: _Table) -> Sequence[str]:

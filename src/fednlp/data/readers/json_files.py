@@ -1,6 +1,7 @@
 """JSON files, plain or gzipped: documents, objects a line and arrays, as values or as rows of strings."""
 
 import codecs
+import datetime
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,8 @@ LARGEST_DOCUMENT = 512 << 20
 
 # Only text with such an escape can hold half a surrogate pair, which no file can store.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+
+_JSON_TYPES = (str, int, float, list, dict)
 
 _AT_A_GLANCE = 100
 _HEAD = 1 << 10
@@ -131,16 +134,38 @@ def value_row(item: Mapping[str, Any], columns: Sequence[str], roles: Mapping[st
     """
     row: list[str | None] = []
     for column in columns:
-        value, role = item.get(column), roles.get(column)
+        value, role = json_value(item.get(column)), roles.get(column)
         if role == "label":
             fault = label_fault(value, column)
             if fault is not None:
                 return Fault(fault)
             value = as_label(value)
-        elif role is not None and role not in LISTS and isinstance(value, (list, dict)):
+        elif role is not None and role not in LISTS and isinstance(value, (list, dict, bytes)):
             return Fault(f"the text is missing: {column!r} must be a string")
         row.append(as_text(value))
     return row
+
+
+def json_value(value: Any) -> Any:
+    """Return a value as one that JSON has too: dates in ISO 8601, bytes as UTF-8, decimals and others as text.
+
+    A midnight is its date, since tables store dates as such. Bytes that are not UTF-8 are returned unchanged.
+
+    >>> json_value(datetime.datetime(2024, 2, 1)), json_value(b"Befund"), json_value(3)
+    ('2024-02-01', 'Befund', 3)
+    """
+    if value is None or isinstance(value, _JSON_TYPES):
+        return value
+    if isinstance(value, datetime.datetime) and value.timetz() == datetime.time():
+        value = value.date()
+    if isinstance(value, datetime.date | datetime.time):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return value
+    return str(value)
 
 
 def as_text(value: Any) -> str | None:
