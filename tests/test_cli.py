@@ -916,6 +916,15 @@ def test_a_label_that_the_model_does_not_know(fednlp: Type, here: Path, trained:
     assert sum(json.loads(result.out)["by_label"]["support"]) == 1
 
 
+def test_a_run_without_a_model_says_how_to_go_on(
+    refused: Callable[..., str], trained: Path, tmp_path: Path
+) -> None:
+    half = tmp_path / "half"
+    shutil.copytree(trained, half, ignore=shutil.ignore_patterns("model", "summary.json"))
+    for verb, *rest in (["predict", "word1"], ["evaluate"], ["export", "--out", tmp_path / "model"]):
+        assert f"go on with: fednlp run --resume {half}" in refused(verb, half, *rest)
+
+
 def test_predict_texts(fednlp: Type, refused: Callable[..., str], trained: Path) -> None:
     told = fednlp("predict", trained, "word1 arts1 arts2", "sports0 sports1").out.splitlines()
     assert set(told) <= {"arts", "economy", "science", "sports"}

@@ -183,7 +183,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         "a.csv",
         "text,label\na,x\nné,y\n".encode("latin-1"),
         ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, such as with: iconv -f WINDOWS-1252 -t UTF-8 "
-        "FOLDER/a.csv > FOLDER/utf8-a.csv",
+        "FOLDER/a.csv > FOLDER/utf8-a.csv (or WINDOWS-1254 for Turkish, WINDOWS-1250 for Central European)",
     ),
     "utf 16": (
         "a.csv",

@@ -416,6 +416,23 @@ def test_check_in_words(
     assert "It was" not in only.output
 
 
+def test_own_files_may_name_their_columns(
+    typed: Callable[..., Result],
+    masked: Path,
+    mine: Callable[..., Path],
+    make_csv: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    rows = [("w " * (n % 7 + 1), ("neg", "pos")[n % 2]) for n in range(20)]
+    notes = make_csv(tmp_path / "notes.csv", rows, ("note", "ward"))
+    asked = ("check", mine(), "--model", masked, "--path", notes)
+    found = typed(*asked, "--text", "note", "--label", "ward")
+    assert found.exit_code == 0, found
+    assert "of 4 test examples" in found.output
+    refused = typed(*asked, "--label", "ward")
+    assert str(refused.exception).endswith("; name the file's own with --text and --label")
+
+
 @pytest.mark.parametrize("columns", [None, {"text": "title", "text_pair": "description"}])
 def test_data_are_opened_once_for_the_same_columns(
     monkeypatch: pytest.MonkeyPatch, masked: Path, mine: Callable[..., Path], columns: dict[str, str] | None

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fednlp.cli.data_options import Label, Text
+
 if TYPE_CHECKING:
     from fednlp.inference.zero_shot import PromptCheck, ZeroShotScore
 
@@ -47,11 +49,14 @@ def checked(
     model: Annotated[str, typer.Option(help="bert-tiny, a model folder or a hub name.")] = "bert-tiny",
     data: Annotated[str | None, typer.Option(help="A known data set to try them on.")] = None,
     path: Annotated[str | None, typer.Option(help="Its own files; without --data, yours.")] = None,
+    text: Text = "text",
+    label: Label = "label",
     pattern: Annotated[int | None, typer.Option(min=0, help="Only the pattern of this number.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
 ) -> None:
     """Show how patterns read, whether words are one token, and how right a model is before any training."""
-    from fednlp.errors import ModelError
+    from fednlp.data.columns import MissingColumns
+    from fednlp.errors import DataError, ModelError
     from fednlp.fewshot.prompt_sets import load_prompts, parse_choice
     from fednlp.formatting.safe_text import clean
     from fednlp.inference.zero_shot import available_data, check_prompts
@@ -59,7 +64,11 @@ def checked(
     choice = parse_choice(name)
     choice = choice if pattern is None else replace(choice, pattern=pattern)
     chosen = load_prompts(choice.name)
-    found = check_prompts(chosen, choice, model, data or available_data(chosen, path), path)
+    known = data or available_data(chosen, path)
+    try:
+        found = check_prompts(chosen, choice, model, known, path, text=text, label=label)
+    except MissingColumns as error:
+        raise DataError(f"{error}; name the file's own with --text and --label") from None
     if as_json:
         facts = {"name": chosen.name, "source": chosen.source, "model": model}
         print(json.dumps(facts | {"patterns": [asdict(one) for one in found]}, indent=1, ensure_ascii=False))

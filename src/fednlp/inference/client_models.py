@@ -154,7 +154,11 @@ def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
     stopped = (
         run.read_json("summary.json").get("stopped") if (run.folder / "summary.json").is_file() else None
     )
-    why = f"its run stopped early: {stopped}" if stopped else "its run is not at its end: go on with --resume"
+    why = (
+        f"its run stopped early: {stopped}"
+        if stopped
+        else f"its run is not at its end: go on with: fednlp run --resume {run.folder}"
+    )
     if run.finished:
         why = "the disk was full, or the run is of an older version: run it again"
     if clients > most:

@@ -143,7 +143,7 @@ def open_trained(
         why = (
             "clients that train alone share none"
             if local_only
-            else "its run is not at its end: go on with --resume"
+            else f"its run is not at its end: go on with: fednlp run --resume {folder}"
         )
         raise RunError(f"{folder} holds no model: {why}")
     known = run.read_json("task.json")

@@ -75,7 +75,14 @@ class PromptCheck:
 
 
 def check_prompts(
-    prompts: PromptSet, choice: PromptChoice, model: str, data: str | None = None, path: str | None = None
+    prompts: PromptSet,
+    choice: PromptChoice,
+    model: str,
+    data: str | None = None,
+    path: str | None = None,
+    *,
+    text: str = "text",
+    label: str = "label",
 ) -> list[PromptCheck]:
     """Check one pattern of a prompt set, or all of them, without training; on one thread.
 
@@ -85,6 +92,8 @@ def check_prompts(
         model: Name or folder, as in ``[model] name_or_path``; the model needs a masked-LM head.
         data: A known data set, of which up to 500 test examples are predicted, spread evenly.
         path: Files of this data set, or the user's own.
+        text: Column of the texts in these files.
+        label: Column of their labels.
 
     Raises:
         ConfigError: There is no such pattern, or there are no such words.
@@ -103,7 +112,7 @@ def check_prompts(
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        opened = cache(partial(_data_for, prompts, data, path))
+        opened = cache(partial(_data_for, prompts, data, path, text, label))
         known = {number: opened(_own_columns(prompts, one, data)) for number, one in patterns.items()}
         return [
             _check_pattern(prompts, number, one, choice.words, tokenizer, loaded, known[number], limit)
@@ -129,11 +138,14 @@ def _own_columns(prompts: PromptSet, pattern: str, data: str | None) -> bool:
     return bool(prompts.columns) and data in prompts.data and "{text_pair}" in pattern
 
 
-def _data_for(prompts: PromptSet, data: str | None, path: str | None, own_columns: bool) -> TextData | None:
+def _data_for(
+    prompts: PromptSet, data: str | None, path: str | None, text: str, label: str, own_columns: bool
+) -> TextData | None:
     """Open the data, with ``own_columns`` by the prompt set's columns, which split a joined text into a pair."""
     if data is None and path is None:
         return None
-    return load_data(data, path, task=_TASK, columns=prompts.columns if own_columns else None)
+    columns = prompts.columns if own_columns else None
+    return load_data(data, path, task=_TASK, columns=columns, text=text, label=label)
 
 
 def _check_pattern(

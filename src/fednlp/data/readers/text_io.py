@@ -19,6 +19,8 @@ LONGEST_LINE = 64 << 20
 _UNPACKED_FLOOR, _UNPACKED_RATIO = 64 << 20, 100
 _PACKED = b"\x1f\x8b"
 
+_OTHER_CODE_PAGES = "or WINDOWS-1254 for Turkish, WINDOWS-1250 for Central European"
+
 
 def lines(path: Path, latin1: bool = False) -> Iterator[str]:
     """Yield the lines of a UTF-8 file with their line breaks; only ``\\n`` ends a line.
@@ -81,15 +83,15 @@ def decode_line(line: bytes, path: Path, number: int, latin1: bool) -> str:
 def conversion(path: Path, encoding: str = "WINDOWS-1252") -> str:
     """Return what to type where a file is not UTF-8.
 
-    >>> conversion(Path("my notes.csv"))
-    "convert the file, such as with: iconv -f WINDOWS-1252 -t UTF-8 'my notes.csv' > 'utf8-my notes.csv'"
+    >>> conversion(Path("my notes.csv"), "UTF-16")
+    "convert the file, such as with: iconv -f UTF-16 -t UTF-8 'my notes.csv' > 'utf8-my notes.csv'"
     """
     made = path.with_name(f"utf8-{path.name.removesuffix('.gz')}")
     read = f"zcat {shlex.quote(str(path))} | " if path.suffix == ".gz" else ""
     file = "" if read else f"{shlex.quote(str(path))} "
-    return (
-        f"convert the file, such as with: {read}iconv -f {encoding} -t UTF-8 {file}> {shlex.quote(str(made))}"
-    )
+    command = f"{read}iconv -f {encoding} -t UTF-8 {file}> {shlex.quote(str(made))}"
+    others = f" ({_OTHER_CODE_PAGES})" if encoding == "WINDOWS-1252" else ""
+    return f"convert the file, such as with: {command}{others}"
 
 
 def read_text(path: Path, latin1: bool = False) -> str:
