@@ -1,8 +1,11 @@
 """Computing without padding: outputs and gradients are those with padding, whatever the head."""
 
+import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -14,6 +17,7 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ModelError
 from fednlp.models.checkpointing import checkpoint_layers
+from fednlp.training import gradient_in_place
 from fednlp.training.padding_free import find_padding_free
 
 Make = Callable[..., Experiment]
@@ -97,6 +101,22 @@ def test_texts_of_one_token_keep_their_padding(head: str) -> None:
         if name in expected:
             assert found[name].shape == expected[name].shape
             torch.testing.assert_close(found[name][:, :1], expected[name][:, :1])
+
+
+@pytest.mark.parametrize("lengths", [[3, 0, 4], [3, 4, 0], [0, 3], [0, 1]])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_text_without_tokens_changes_no_other(head: str, lengths: list[int]) -> None:
+    """What a model makes of no tokens depends on the padding, and is a number all the same."""
+    plain, free, batch = built("Bert", head), built("Bert", head), batch_of(lengths)
+    find_padding_free(free).install()
+    expected, found = plain(**batch), free(**batch)
+    for name in expected:
+        for one, other, length in zip(expected[name], found[name], lengths, strict=True):
+            read = None if head == "SequenceClassification" else length
+            if length:
+                torch.testing.assert_close(other[:read], one[:read], rtol=1e-5, atol=1e-5)
+    _, gradients = computed(free, batch)
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients if gradient is not None)
 
 
 def test_a_layer_that_is_called_twice_is_refused_and_keeps_its_weights() -> None:
@@ -196,3 +216,26 @@ def test_a_run_is_the_one_with_padding(
         found = load_file(free.model / path.name)
         for name, value in load_file(path).items():
             torch.testing.assert_close(found[name], value, rtol=0, atol=2e-5, msg=name)
+
+
+def test_gradients_added_in_place_are_those_of_two_workers(
+    experiment: Make, tmp_path: Path, tiny_model: Path, outcome: Callable[..., Any]
+) -> None:
+    wide = tmp_path / "wide"
+    shutil.copytree(tiny_model, wide, ignore=shutil.ignore_patterns("*.safetensors"))
+    config = json.loads((wide / "config.json").read_text())
+    width = (1 << 19) // config["hidden_size"]
+    (wide / "config.json").write_text(json.dumps(config | {"intermediate_size": width}))
+    made = {
+        "model.name_or_path": str(wide),
+        "num_rounds": 1,
+        "clients_per_round": 2,
+        "client.padding_free": True,
+        "client.max_tokens_per_batch": 40,
+    }
+    counted = mock.Mock(side_effect=gradient_in_place._will_run)
+    with mock.patch.object(gradient_in_place, "_will_run", counted):
+        one = fednlp.run(experiment(made), tmp_path / "one")
+    assert counted.call_count
+    two = fednlp.run(experiment(made | {"runtime.workers": 2}), tmp_path / "two")
+    assert outcome(one) == outcome(two)

@@ -44,7 +44,7 @@ class LaidTexts:
     """Where the tokens of a padded batch lie when its texts are laid end to end.
 
     Args:
-        mask: True for tokens, False for padding (texts, longest).
+        mask: True for tokens, False for padding (texts, longest). A text without tokens keeps one of its padding.
 
     Attributes:
         rows: The batch as it was.
@@ -53,6 +53,7 @@ class LaidTexts:
 
     def __init__(self, mask: Tensor) -> None:
         texts, longest = mask.shape
+        mask = torch.cat([mask[:, :1] | ~mask.any(1, keepdim=True), mask[:, 1:]], 1)
         more = -longest % _LENGTH
         places = mask.flatten().nonzero().squeeze(1)
         self.rows = _Rows(places, texts, longest)
