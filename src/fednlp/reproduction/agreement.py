@@ -124,7 +124,7 @@ def standard_error(accuracy: float, examples: int) -> float:
     right, or none.
 
     >>> round(standard_error(0.8, 98), 4), round(standard_error(1.0, 98), 4)
-    (0.0403, 0.0099)
+    (0.0404, 0.0099)
     """
     share = (accuracy * examples + 1) / (examples + 2)
     return math.sqrt(share * (1 - share) / (examples + 2))
