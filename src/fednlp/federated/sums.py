@@ -239,6 +239,7 @@ def nonzero_rows(table: Tensor) -> Tensor:
     Args:
         table: (rows, width).
     """
+    # table.any(1) takes three times as long.
     return ((table.amin(1) != 0) | (table.amax(1) != 0)).nonzero().squeeze(1)
 
 

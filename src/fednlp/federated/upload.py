@@ -9,7 +9,7 @@ import math
 import mmap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import torch
@@ -234,7 +234,7 @@ def unpack_upload(
     model = data[:length]
     if not algorithm.uplink.plain:
         return Upload(encoded=EncodedUpdate(bytes(model), sent, None), others=others)
-    if isinstance(model, memoryview) and _is_mapped_privately(model):
+    if _is_mapped_privately(model):
         return Upload(model=StoredUpdate(model, layout), others=others)
     return Upload(model=Update.of(flat_of(model, layout), layout), others=others)
 
@@ -291,7 +291,7 @@ def flat_of(data: bytes | memoryview, layout: Layout, into: Tensor | None = None
     return flat
 
 
-def _is_mapped_privately(data: bytes | memoryview) -> bool:
+def _is_mapped_privately(data: bytes | memoryview) -> TypeGuard[memoryview]:
     return isinstance(data, memoryview) and isinstance(data.obj, mmap.mmap) and not data.readonly
 
 

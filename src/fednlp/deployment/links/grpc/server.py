@@ -200,7 +200,7 @@ class _Service:
         return b""
 
     async def _enrolment(self, context: Any) -> bytes:
-        """Read an enrolment; one that is read too long ends, and the oldest of too many at once."""
+        """Return an enrolment; it ends if it takes too long to arrive, or if it is the oldest of too many."""
         if len(self.enrolling) >= MOST_ENROLLING and not (oldest := self.enrolling.popleft()).expired():
             oldest.reschedule(0)  # strangers may hold these: whoever comes has a little time
         async with asyncio.timeout(_PATIENCE) as patience:
