@@ -94,17 +94,18 @@ def test_a_pytorch_without_onednn_computes_as_it_can(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("vendor", "capability", "faster"),
+    ("vendor", "family", "capability", "faster"),
     [
-        ("AuthenticAMD", "AVX512", True),
-        ("GenuineIntel", "AVX512", False),
-        ("AuthenticAMD", "AVX2", False),
-        ("", "AVX512", False),
+        ("AuthenticAMD", "26", "AVX512", True),
+        ("AuthenticAMD", "25", "AVX512", False),  # Zen 4 computes 256 bits at once
+        ("AuthenticAMD", "26", "AVX2", False),
+        ("GenuineIntel", "26", "AVX512", False),
+        ("", "", "AVX512", False),
     ],
 )
 def test_it_is_faster_where_mkl_leaves_avx_512_unused(
-    monkeypatch: pytest.MonkeyPatch, vendor: str, capability: str, faster: bool
+    monkeypatch: pytest.MonkeyPatch, vendor: str, family: str, capability: str, faster: bool
 ) -> None:
-    monkeypatch.setattr(onednn, "processor", {"vendor_id": vendor}.get)
+    monkeypatch.setattr(onednn, "processor", {"vendor_id": vendor, "cpu family": family}.__getitem__)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     assert onednn_is_faster() is faster

@@ -42,7 +42,7 @@ class Runtime(Section):
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     ``clients_at_once`` trains the adapters or heads of so many clients in one pass over a frozen base; weights are then
     not those of one client after the other, bit for bit. ``onednn`` has oneDNN compute the linear layers in float32;
-    ``"auto"`` where the processor asks for it.
+    ``"auto"`` where this is faster.
     """
 
     engine: str = "pool"
