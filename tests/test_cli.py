@@ -14,6 +14,7 @@ import time
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -723,6 +724,14 @@ def test_help_needs_no_heavy_library() -> None:
     )
     program = f"import sys, fednlp.cli; sys.exit(bool({heavy} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_python_m_fednlp_is_the_command() -> None:
+    said = [
+        subprocess.run([*start, "--version"], capture_output=True, text=True, check=True).stdout
+        for start in (COMMAND, [sys.executable, "-m", "fednlp"])
+    ]
+    assert said[0] == said[1] == f"fednlp {version('fednlp')}\n"
 
 
 def test_data_lists_the_names(fednlp: Type) -> None:

@@ -21,6 +21,7 @@ ROOMS = (
     "seeds",
     "clock",
     "disk",
+    "processor",
     "plugins",
     "registry",
     "option_types",
@@ -47,6 +48,7 @@ ROOMS = (
     "deployment",
     "",
     "cli",
+    "__main__",
 )
 """From low to high; "" is the package itself, which names what Python users have; the commands stand on it."""
 
@@ -169,6 +171,8 @@ def test_the_page_draws_the_rooms_in_this_order() -> None:
     parts = [re.split(r" {2,}| ─ ", line.strip()) for line in drawing.splitlines()]
     rows = [[ROOMS.index(part) for part in row if part in ROOMS and part] for row in parts]
     drawn = [row for row in rows if row]
-    assert sorted(place for row in drawn for place in row) == [n for n, name in enumerate(ROOMS) if name]
+    assert sorted(place for row in drawn for place in row) == [
+        n for n, name in enumerate(ROOMS) if name not in ("", "__main__")
+    ]
     for upper, lower in pairwise(drawn):
         assert min(upper) > max(lower), [ROOMS[place] for place in (*upper, *lower)]

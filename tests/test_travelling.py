@@ -114,12 +114,10 @@ def test_all_layers_shared_is_fedavg(experiment: Make, tmp_path: Path) -> None:
     assert lines_of(one)[-1]["evaluation"] == lines_of(other)[-1]["evaluation"]
 
 
-def test_nothing_shared_is_local_training(
-    whole: Callable[[str], RunDir], experiment: Make, tmp_path: Path
-) -> None:
+def test_nothing_shared_is_local_training(whole: Callable[[str], RunDir], tmp_path: Path) -> None:
     """Each client ends where its own local steps, one visit after the other, lead it; nothing is sent."""
     run = whole("nothing shared")
-    settings = experiment(METHODS["nothing shared"]).resolved()
+    settings = run.experiment()
     components = build_components(settings, lambda text: None)
     build_partition(settings, components.data, lambda text: None).save(tmp_path / "partition.npz")
     np.save(tmp_path / "test.npy", components.data.test_numbers)

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from fednlp.cli import app
 from fednlp.config import Experiment, dump
 from fednlp.errors import RunError
-from fednlp.simulation import tuning
+from fednlp.simulation import precision, tuning
 from fednlp.simulation.tuning import Trial, as_toml, choices, fastest
 
 
@@ -47,6 +47,7 @@ def test_onednn_and_bfloat16_are_tried_last_with_the_fastest_of_the_others(
         return Trial(changes, 1.0 / changes["runtime.workers"])
 
     monkeypatch.setattr(tuning, "_trial", trial)
+    monkeypatch.setattr(precision, "onednn_is_faster", lambda: False)
     trials = [*tuning.tried(experiment({}), 60)]
     usual = trials[:-2]
     assert trials[-2].changes == {**fastest(usual).changes, "runtime.onednn": True}
@@ -54,6 +55,9 @@ def test_onednn_and_bfloat16_are_tried_last_with_the_fastest_of_the_others(
     assert all({*one.changes} == {"runtime.workers", "runtime.threads"} for one in usual)
     again = [*tuning.tried(experiment({"runtime.onednn": True}), 60)]
     assert [one.changes for one in again] == [one.changes for one in (*usual, trials[-1])]
+    monkeypatch.setattr(precision, "onednn_is_faster", lambda: True)
+    taken = [*tuning.tried(experiment({}), 60)]
+    assert [one.changes for one in taken] == [one.changes for one in again]
     low = [*tuning.tried(experiment({"client.bf16": True}), 60)]
     assert all("client.bf16" not in one.changes for one in low)
 

@@ -27,6 +27,7 @@ from fednlp.deployment.run_directory import open_directory
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.site_data import UnfitSiteData, open_site_data
 from fednlp.errors import RunError
+from fednlp.simulation.precision import with_precision
 
 from .test_federation import Member, deploy, quiet, rounds
 
@@ -66,7 +67,7 @@ def test_agreed_labels_are_given_labels(shards: Shards, tmp_path: Path) -> None:
     for name in ("model/model.safetensors", "resolved.toml", "task.json"):
         assert (agreed.folder / name).read_bytes() == (given.folder / name).read_bytes(), name
     again = open_directory(asked, agreed.folder)
-    assert again.experiment() == shards.experiment
+    assert again.experiment() == with_precision(shards.experiment)
 
 
 def site(path: Path, **sections: Any) -> Any:

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from fednlp.errors import ConfigError
-from fednlp.training.onednn import OneDnnLinear, use_onednn
+from fednlp.training import onednn
+from fednlp.training.onednn import OneDnnLinear, onednn_is_faster, use_onednn
 
 SIZES = st.integers(1, 70)
 
@@ -85,7 +85,27 @@ def test_a_layer_of_another_class_is_left_alone() -> None:
     assert [type(one) for one in model] == [OneDnnLinear, Own, nn.LayerNorm]
 
 
-def test_a_pytorch_without_onednn_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pytorch_without_onednn_computes_as_it_can(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops, "mkldnn", object())
-    with pytest.raises(ConfigError, match="built without oneDNN"):
-        use_onednn(nn.Linear(2, 2))
+    layer = nn.Linear(2, 2)
+    use_onednn(layer)
+    assert type(layer) is nn.Linear
+    assert not onednn_is_faster()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "family", "capability", "faster"),
+    [
+        ("AuthenticAMD", "26", "AVX512", True),
+        ("AuthenticAMD", "25", "AVX512", False),  # Zen 4 computes 256 bits at once
+        ("AuthenticAMD", "26", "AVX2", False),
+        ("GenuineIntel", "26", "AVX512", False),
+        ("", "", "AVX512", False),
+    ],
+)
+def test_it_is_faster_where_mkl_leaves_avx_512_unused(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, family: str, capability: str, faster: bool
+) -> None:
+    monkeypatch.setattr(onednn, "processor", {"vendor_id": vendor, "cpu family": family}.__getitem__)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert onednn_is_faster() is faster

@@ -232,6 +232,7 @@ def test_gradients_added_in_place_are_those_of_two_workers(
         "clients_per_round": 2,
         "client.padding_free": True,
         "client.max_tokens_per_batch": 40,
+        "runtime.onednn": False,
     }
     counted = mock.Mock(side_effect=gradient_in_place._will_run)
     with mock.patch.object(gradient_in_place, "_will_run", counted):

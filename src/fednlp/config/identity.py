@@ -14,7 +14,7 @@ _LATER = (
     ("pull", "norm", "l2"),
     ("pull", "embeddings", "chosen"),
     ("runtime", "clients_at_once", 1),
-    ("runtime", "onednn", False),
+    ("runtime", "onednn", "auto"),
     ("secure", "sum_reports", False),
 )
 """Keys that came later, and their defaults: runs from before there was the key go by the same name."""
@@ -39,7 +39,7 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
 def differences(one: Experiment, other: Experiment) -> list[str]:
     """List the settings in which two experiments differ, as ``key: 1 -> 2``.
 
-    A precision that is left to the machine in one of them, and decided in the other, is no difference.
+    What is left to the machine in one of them, and decided in the other, is no difference.
     """
     a, b = (dict(flatten(canonical(e))) for e in (one, other))
     return [
@@ -50,5 +50,7 @@ def differences(one: Experiment, other: Experiment) -> list[str]:
 
 
 def _decided(key: str, *values: Any) -> bool:
-    """Return whether one value is ``"auto"`` of a precision."""
+    """Return whether one value leaves the setting to the machine."""
+    if key == "runtime.onednn":
+        return None in values
     return key in ("client.bf16", "evaluation.bf16_full_eval") and "auto" in values

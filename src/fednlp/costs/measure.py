@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
+from fednlp.processor import processor
 
 if TYPE_CHECKING:
     import torch
@@ -227,21 +228,13 @@ def _source(models: list[str], batch: int, length: int) -> str:
     import transformers
 
     cores = f"{plural(os.cpu_count() or 1, 'core')}, {plural(torch.get_num_threads(), 'thread')}"
-    on = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{_processor()}, {cores}"
+    on = (
+        torch.cuda.get_device_name()
+        if torch.cuda.is_available()
+        else f"{processor() or platform.machine()}, {cores}"
+    )
     return (
         f"measured on {date.today().isoformat()} with fednlp {version('fednlp')}, PyTorch {torch.__version__}, "
         f"transformers {transformers.__version__}: {', '.join(map(_called, models))}; {on}; AdamW, batches of "
         f"{plural(batch, 'text')} of {plural(length, 'token')}, median; frozen layers remembered"
     )
-
-
-def _processor() -> str:
-    """Return the processor's name, or its architecture where the system states none."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            named = next(
-                (line.partition(":")[2].strip() for line in file if line.startswith("model name")), ""
-            )
-    except OSError:
-        named = ""
-    return named or platform.processor() or platform.machine()

@@ -25,6 +25,7 @@ from fednlp.tasks import require_trusted, task_from
 from fednlp.tasks.base import Predictions, Row, Task
 from fednlp.tasks.label_scores import defined_together
 from fednlp.training.batches import evaluation_batches
+from fednlp.training.onednn import use_onednn
 from fednlp.training.worker_spec import pick_device
 
 OnProgress = Callable[[int, int, str], None]
@@ -156,6 +157,8 @@ def open_trained(
     adapted = client is not None and experiment.model.peft is not None
     model = (_adapted_model if adapted else _shared_model)(run, experiment, made).to(computes).eval()
     load_client(run, experiment, model, client)
+    if experiment.runtime.onednn is True:
+        use_onednn(model)
     return Trained(experiment, known["task"], made, model, load_tokenizer(source), computes)
 
 

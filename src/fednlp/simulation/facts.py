@@ -5,12 +5,12 @@ import platform
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fednlp.partition import Partition
+from fednlp.processor import processor
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.run_dir import RunDir
 
@@ -61,7 +61,7 @@ def _environment(data: dict[str, Any]) -> dict[str, Any]:
         **{name: _version(name) for name in packages},
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cpu_count": os.cpu_count(),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": data,
@@ -73,11 +73,3 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")

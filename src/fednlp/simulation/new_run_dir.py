@@ -20,7 +20,9 @@ def settings_hash(experiment: Experiment) -> str:
     >>> settings_hash(a) == settings_hash(b)
     True
     """
-    text = json.dumps(config.canonical(experiment), sort_keys=True)
+    document = config.canonical(experiment)
+    document["runtime"].pop("onednn", None)  # a machine decides it, and a run has one name on all machines
+    text = json.dumps(document, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 

@@ -14,6 +14,7 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.simulation.callback import NullCallback
+from fednlp.simulation.precision import with_precision
 from fednlp.simulation.run import run
 
 ONEDNN, BF16 = "runtime.onednn", "client.bf16"
@@ -73,7 +74,8 @@ def tried(experiment: Experiment, seconds: float) -> Iterator[Trial]:
         or not any(one.seconds for one in trials)
     ):
         return
-    for key in (ONEDNN, BF16) if not experiment.runtime.onednn else (BF16,):
+    taken = with_precision(experiment).runtime.onednn
+    for key in (BF16,) if taken else (ONEDNN, BF16):
         if time.monotonic() - begun <= seconds:
             yield _trial(experiment, {**fastest(trials).changes, key: True})
 

@@ -60,7 +60,7 @@ def worker_spec(
         evaluation_batch=experiment.evaluation.batch_size,
         longest=components.longest,
         evaluation_bf16=experiment.evaluation.bf16_full_eval is True,
-        onednn=experiment.runtime.onednn,
+        onednn=experiment.runtime.onednn is True,
     )
 
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from fednlp.training.activation_store import ActivationStore
 from fednlp.training.frozen_prefix import FrozenPrefix
+from fednlp.training.onednn import OneDnnLinear
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _IRRELEVANT = ("return_dict", "num_items_in_batch")
@@ -30,8 +31,8 @@ def activation_cache_folder(prefix: FrozenPrefix, cache: Path) -> Path:
     """Return the folder for the states of one frozen prefix: the same for the same weights, and for no others.
 
     Args:
-        prefix: Its tensors, the configuration, the versions of torch and transformers, the kind of device and
-            the number of threads all count, since each may change the last bits.
+        prefix: Its tensors, the configuration, the versions of torch and transformers, the kind of device,
+            the number of threads and oneDNN all count, since each may change the last bits.
         cache: The cache folder.
     """
     import transformers
@@ -50,6 +51,8 @@ def activation_cache_folder(prefix: FrozenPrefix, cache: Path) -> Path:
         [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in tensors.items()],
     ]
     digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
+    if any(isinstance(module, OneDnnLinear) for block in prefix.blocks for module in block.modules()):
+        digest.update(b"onednn")
     for tensor in tensors.values():
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
     return cache / "states" / digest.hexdigest()

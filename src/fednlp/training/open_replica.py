@@ -46,7 +46,7 @@ def open_replica(
     replica = Replica(model, device, by_rows, personal, derived, options.weight_decay > 0)
     if padding_free is not None:
         padding_free.install(len(replica.frozen_prefix.blocks) if replica.frozen_prefix else 0)
-    usual = not (options.bf16 is True or options.fp16 or spec.evaluation_bf16 or spec.onednn)
+    usual = not (options.bf16 is True or options.fp16 or spec.evaluation_bf16)
     steady = usual and not getattr(task, "draws_inputs", False)
     if replica.frozen_prefix is not None and steady:
         prefix = replica.frozen_prefix

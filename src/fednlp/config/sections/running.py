@@ -41,7 +41,8 @@ class Runtime(Section):
     ``address`` is that of a cluster of Ray. ``workers_per_gpu`` and ``gpu_mapping``, a file, lay the workers over GPUs.
     ``cache_activations`` keeps what frozen bottom layers make of each text on disk, in place of running them again.
     ``clients_at_once`` trains the adapters or heads of so many clients in one pass over a frozen base; weights are then
-    not those of one client after the other, bit for bit. ``onednn`` has oneDNN compute the linear layers in float32.
+    not those of one client after the other, bit for bit. ``onednn`` has oneDNN compute the linear layers in float32;
+    ``"auto"`` where this is faster.
     """
 
     engine: str = "pool"
@@ -53,7 +54,7 @@ class Runtime(Section):
     gpu_mapping: str | None = None
     cache_activations: bool = True
     clients_at_once: PositiveInt = 1
-    onednn: bool = False
+    onednn: bool | Literal["auto"] = "auto"
 
     @field_validator("engine")
     @classmethod

@@ -1,0 +1,5 @@
+"""``python -m fednlp`` is the command ``fednlp``."""
+
+from fednlp.cli import main
+
+main()
