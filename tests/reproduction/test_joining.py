@@ -13,11 +13,14 @@ import tomli_w
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fednlp import config
 from fednlp.cli import main
 from fednlp.errors import ConfigError, DamagedError
 from fednlp.reproduction import Request, reproduce
 from fednlp.reproduction.agreement import Verdict
+from fednlp.reproduction.elsewhere import Joined, reason_elsewhere
 from fednlp.reproduction.finding import found_column, verdict
+from fednlp.reproduction.jobs import Job, Preparation, Work
 from fednlp.reproduction.joining import finding_of, unite
 from fednlp.reproduction.known import Known, known
 from fednlp.reproduction.manifest import Paper
@@ -35,7 +38,7 @@ def row(name: str, method: str, published: float = 1.0) -> dict[str, Any]:
     return {"name": name, "method": method, "published": {"paper": published}}
 
 
-def paper(**changes: Any) -> Paper:
+def paper(made_by: Mapping[str, Any] | None = None, **changes: Any) -> Paper:
     """Return a paper with one table: a row a method, and claims about them."""
     entry = {
         "id": "table1",
@@ -50,11 +53,12 @@ def paper(**changes: Any) -> Paper:
         ],
     }
     runs = {"r": {"experiment": "small", "methods": list(METHODS), "seeds": SEEDS, "minutes": 1.0}}
-    made = {"name": "mine", "title": "t", "source": "s", "runs": runs, "entry": [entry | changes]}
+    made = {"name": "mine", "title": "t", "source": "s", "runs": made_by or runs, "entry": [entry | changes]}
     return Paper.model_validate(made)
 
 
 PAPER = paper()
+SETTINGS = config.load("small", [])
 
 
 def results(found: Found, reason: str, error: float = 1.0, of: Paper = PAPER) -> Results:
@@ -347,20 +351,61 @@ def test_joined_pages_are_remembered_and_missed(manifest: Path, here: Path) -> N
     assert made(second, "table1").finished == 2
 
 
-def test_a_run_is_made_again_for_the_score_that_others_are_measured_by(manifest: Path, here: Path) -> None:
-    text = manifest.read_text().replace("target = 1.01", 'target = "fedavg"')
-    manifest.write_text(text)
-    first, second = here / "first", here / "second"
-    reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, first)
-    page = first / "page/results.json"
-    found = json.loads(page.read_text())
-    table: dict[str, Any] = found["papers"][0]["entries"][0]
-    table |= {"state": "in part", "finished": 1, "reason": "the time was over"}
-    for column in table["columns"]:
-        column["figures"].pop("B", None)
-    page.write_text(json.dumps(found))
-    reproduce(Request([str(manifest)], ["table1"], most_seeds=1, join=[first]), 3600, second)
-    assert runs_in(second) == {"quick/fedavg-seed0", "quick/fedopt-seed0"}
+def test_what_a_run_that_is_left_needs_is_left_too(here: Path) -> None:
+    """The run with whose model it begins, and in the same seed the runs by whose score it is measured."""
+    runs = {
+        "first": {"experiment": "small", "methods": ["fedavg"], "minutes": 1.0},
+        "later": {
+            "experiment": "small",
+            "methods": ["fedavg", "fedopt"],
+            "set": ["num_rounds=2"],
+            "seeds": 2,
+            "model_of": "first",
+            "minutes": 1.0,
+        },
+    }
+    column = {"name": "here", "measure": "sent to target", "target": "fedavg"}
+    rows = [row("First", "fedavg") | {"run": "first"}, row("A", "fedavg") | {"run": "later"}]
+    rows.append(row("B", "fedopt") | {"run": "later"})
+    of = paper(runs, runs=["first", "later"], columns=[column], rows=rows, claims=[])
+
+    def left(**found: dict[int, float]) -> set[str]:
+        (given,) = results({}, "time", of=of).papers
+        (table,) = given.entries
+        columns = [found_column(of.entries[0], of.entries[0].columns[0], found, {})]
+        there = table.model_copy(update={"columns": columns, "runs": 5, "finished": 1, "state": "in part"})
+        joined = Results(seconds=1, papers=[given.model_copy(update={"entries": [there]})])
+        work = Preparation(here / "out", {}, joined=[joined]).prepare(of, of.entries[0])
+        assert work.known == {job.name for job in work.every} - {job.name for job in work.left}
+        return {
+            f"{'first' if job.folder.parent.name == 'small' else job.folder.name.split('-')[0]}{job.seed}"
+            for job in work.left
+        }
+
+    base = SETTINGS.seed
+    one = {base: 1.0}
+    both = one | {base + 1: 1.0}
+    every = {"first0", "fedavg0", "fedavg1", "fedopt0", "fedopt1"}
+    assert left() == every
+    assert left(First=one, A=both, B=both) == set()
+    assert left(First=one, A=both, B=one) == {"first0", "fedavg1", "fedopt1"}
+    assert left(First=one, A=one, B=both) == {"first0", "fedavg1"}
+    assert left(A=both, B=both) == {"first0"}
+    assert left(B=both) == every, "there it was not measured by a score of the others"
+
+
+def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
+    def joined(reason: str, runs: int) -> Joined:
+        (given,) = results({}, reason).papers
+        there = given.entries[0].model_copy(update={"runs": runs})
+        return Joined(Results(seconds=1, papers=[given.model_copy(update={"entries": [there]})]), {})
+
+    job = Job("runs/x", 0, 1.0, Path("runs/x"), SETTINGS)
+    work = Work(PAPER, PAPER.entries[0], {"r": [job]})
+    assert reason_elsewhere(work, [joined("stopped", 1)]) == "stopped"
+    assert reason_elsewhere(work, [joined("needs data", 0)]) == "", "here it can be made"
+    assert reason_elsewhere(work, [joined("stopped", 1), joined("stopped later", 1)]) == ""
+    assert reason_elsewhere(work, []) == ""
 
 
 @pytest.mark.parametrize(

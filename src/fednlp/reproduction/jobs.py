@@ -220,14 +220,14 @@ def _shared(work: Work, others: Known) -> Work:
     own = [(_source(part, job), job) for part, jobs in work.jobs.items() for job in jobs]
     names = {job.name for source, job in own if source in others}
     targets = {
-        (entry.source_of(row, column), column.target)
+        (source, paper.target_of(entry, source[0], column))
         for row in entry.rows
         for column in entry.columns
-        if isinstance(column.target, str)
+        for source in [entry.source_of(row, column)]
     }
     left = [(source, job) for source, job in own if not job.done and job.name not in names]
     needed = {(to, job.seed) for source, job in left for of, to in targets if source[:2] == of}
-    names -= {job.name for (_, method, _), job in own if (method, job.seed) in needed}
+    names -= {job.name for source, job in own if (source[:2], job.seed) in needed}
     begun = {part for (part, _, _), job in own if not job.done and job.name not in names}
     first = {paper.runs[key].model_of for key in work.jobs if not entry.partitions} - {""}
     for part, job in zip(sorted(first), work.before, strict=True):

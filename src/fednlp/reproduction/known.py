@@ -82,12 +82,12 @@ def sources_of(paper: Paper, entry: Entry, found: PaperResults, finding: Finding
         ]
         return frozenset((row, "", 0) for row in rows)
     finished = {source for source in _finished(paper, found) if source[0] in entry.runs}
-    methods = {method for _, method, _ in finished}
+    groups = {source[:2] for source in finished}
     lacking = _lacking(entry, finding) | {
         entry.source_of(row, column)
         for row in entry.rows
         for column in entry.columns
-        if isinstance(column.target, str) and column.target not in methods
+        if (to := paper.target_of(entry, entry.source_of(row, column)[0], column)) and to not in groups
     }
     return frozenset(source for source in finished if source[:2] not in lacking)
 
