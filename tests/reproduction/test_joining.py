@@ -191,6 +191,9 @@ def test_what_the_manifest_no_longer_has_is_left_out() -> None:
         here = results({}, "all of it", of=of)
         (column,) = unite({of.name: of}, here, [theirs]).papers[0].entries[0].columns
         assert column.figures.keys() <= {"A"}
+    (own,) = theirs.papers
+    more = Results(seconds=50, papers=[own, own.model_copy(update={"name": "other", "seconds": 45.0})])
+    assert unite({PAPER.name: PAPER}, results({}, ""), [more]).seconds == own.seconds
     gone = paper(id="table2")
     united = unite({gone.name: gone}, results({}, "all of it", of=gone), [theirs])
     assert [one.id for one in united.papers[0].entries] == ["table2"]
