@@ -397,6 +397,15 @@ def test_what_a_run_that_is_left_needs_is_left_too(here: Path) -> None:
     assert left(B=both) == every, "there it was not measured by a score of the others"
 
 
+def test_runs_that_cannot_be_made_here_are_counted(here: Path) -> None:
+    """Seeds that are not wanted here, of which the others have figures."""
+    runs = {"r": {"experiment": "small", "methods": ["fedavg"], "seeds": 3, "minutes": 1.0}}
+    of, base = paper(runs, rows=[row("A", "fedavg")], claims=[]), SETTINGS.seed
+    theirs = results({("fedavg", base): 1.0, ("fedavg", base + 1): 2.0}, "the time was over", of=of)
+    work = Preparation(here / "out", {}, most_seeds=1, joined=[theirs]).prepare(of, of.entries[0])
+    assert (len(work.every), len(work.known), work.elsewhere) == (1, 1, 1)
+
+
 def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
     def joined(reason: str, runs: int) -> Joined:
         (given,) = results({}, reason).papers
