@@ -52,7 +52,7 @@ def parse_json(text: bytes | str, shape: type[Shape]) -> dict[str, Any]:
     try:
         shape.model_validate(value)
     except ValidationError as error:
-        raise ValueError(_first(error)) from None
+        raise ValueError(first_problem(error)) from None
     return value
 
 
@@ -92,7 +92,7 @@ def no_run_directory(folder: Path) -> RunError:
     return RunError(f"{folder} is no run directory ({what}): give {instead}")
 
 
-def _first(error: ValidationError) -> str:
+def first_problem(error: ValidationError) -> str:
     """Return the first validation error as text: its place, and what is wrong there."""
     detail = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in detail["loc"])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ def reproduce(
         list[str] | None,
         typer.Option("--data", help="NAME=DIR: folder of a data set that is not fetched; may be repeated."),
     ] = None,
+    join: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--join",
+            help="DIR: another reproduction, or its pages, whose figures are joined; may be repeated.",
+        ),
+    ] = None,
     seeds: Annotated[int, typer.Option(help="At most so many seeds.")] = 100,
     workers: Annotated[
         int | None, typer.Option(help="Processes; changes the speed, never the result.")
@@ -56,6 +64,7 @@ def reproduce(
         dict(_folder(text) for text in data or []),
         [] if workers is None else [f"runtime.workers={workers}"],
         seeds,
+        [expanded(place) for place in join or []],
     )
     seconds = parse_budget(budget)
     found = list(find_papers(request.papers).values())

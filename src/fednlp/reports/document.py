@@ -65,13 +65,15 @@ class Heat:
 class Picture:
     """A figure; ``name`` is a word that no other picture of the document has.
 
-    With its ``chart`` a page draws it itself, to be explored.
+    With its ``chart`` a page draws it itself, to be explored. A picture that was drawn elsewhere is shown as its
+    ``png``, the bytes of a file, in place of the figure.
     """
 
     name: str
     caption: str
     figure: "Figure"
     chart: Chart | None = None
+    png: bytes = b""
 
 
 @dataclass(frozen=True)

@@ -208,13 +208,20 @@ def _heat_cells(counts: Sequence[int], diagonal: int) -> str:
 
 
 def _picture(picture: Picture) -> str:
-    still = f'<div class="still">{svg(picture.figure, picture.name, picture.caption)}</div>'
+    still = f'<div class="still">{_still(picture)}</div>'
     caption = f"<figcaption>{_text(picture.caption)}</figcaption>"
     if picture.chart is None:
         return f"<figure>\n{still}\n{caption}\n</figure>"
     data = f'<script type="application/json">{chart_json(picture.chart)}</script>'
     name = _text(picture.name)
     return f'<figure class="chart" data-name="{name}">\n{still}\n{caption}\n{data}\n</figure>'
+
+
+def _still(picture: Picture) -> str:
+    if not picture.png:
+        return svg(picture.figure, picture.name, picture.caption)
+    data = base64.b64encode(picture.png).decode()
+    return f'<img alt="{_text(picture.caption)}" src="data:image/png;base64,{data}">'
 
 
 def _text(text: str) -> str:

@@ -3,6 +3,7 @@
 manifest    a paper's tables and figures as data (``papers/*.toml``)
 catalogue   the papers that come with fednlp, and manifests of the user's own
 jobs        the runs and partitions that make them
+known       which of them others have done
 budget      which of them fit into a budget of time
 making      does them one after the other
 reproduce   the whole of it, and goes on where it was
@@ -11,6 +12,8 @@ measures    the figures of a table's cells
 agreement   claims, ranks, intervals
 results     the shape of what was found: ``results.json``
 finding     finds it
+joining     joins it with what others found
+elsewhere   reads what others found
 page        the pages, made of these data alone
 pictures    the figures of the pages
 write       writes pages, figures and data

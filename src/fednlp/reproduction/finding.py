@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fednlp.reports.read import Run
-from fednlp.reproduction.agreement import Values, judge, spearman
+from fednlp.reproduction.agreement import Claim, Values, Verdict, judge, spearman
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work, expected_minutes, needed_data
-from fednlp.reproduction.manifest import Column, Paper
+from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.measures import cells, errors
 from fednlp.reproduction.outcomes import Outcomes
 from fednlp.reproduction.results import (
@@ -101,13 +101,15 @@ def _jobs(works: Sequence[Work]) -> list[Job]:
 
 def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
     entry = work.entry
-    uncertain = {column.name: errors(work, evidence.outcomes, column) for column in entry.columns}
     columns = [
-        _column(work, column, cells(work, evidence.outcomes, column), uncertain[column.name])
+        found_column(
+            entry,
+            column,
+            cells(work, evidence.outcomes, column),
+            errors(work, evidence.outcomes, column),
+        )
         for column in entry.columns
     ]
-    figures = {column.name: column.figures for column in columns}
-    first = columns[0].name if columns else ""
     jobs = _jobs([work])
     finished = sum(job in evidence.outcomes for job in jobs)
     minutes, measured = expected_minutes(work.paper, entry)
@@ -119,7 +121,7 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         command="" if entry.impossible else _command(word, [entry.id], needed_data(work.paper, entry)),
         state=_state(work, len(jobs), finished),
         reason=evidence.reasons.get(work.id, ""),
-        runs=len(jobs),
+        runs=len(jobs) + work.elsewhere,
         finished=finished,
         seconds=evidence.seconds(jobs),
         cpu_seconds=evidence.cpu_seconds(jobs),
@@ -128,13 +130,7 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         rows=[FoundRow(name=row.name, published=row.published) for row in entry.rows],
         columns=columns,
         claims=[
-            FoundClaim(
-                says=claim.says,
-                verdict=judge(
-                    claim, figures.get(claim.column or first, {}), uncertain.get(claim.column or first)
-                ),
-                tried=claim.tried,
-            )
+            FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
             for claim in entry.claims
         ],
         pictures=list(evidence.pictures.get(work.id, [])),
@@ -150,24 +146,39 @@ def _state(work: Work, jobs: int, finished: int) -> State:
     return "made" if finished == jobs and not work.reason else "in part"
 
 
-def _column(
-    work: Work, column: Column, figures: Mapping[str, Values], uncertain: Mapping[str, float]
+def found_column(
+    entry: Entry, column: Column, figures: Mapping[str, Values], uncertain: Mapping[str, float]
 ) -> FoundColumn:
-    """Return a column with Spearman's correlation with what was published."""
+    """Return a column with Spearman's correlation with what was published.
+
+    Args:
+        entry: The table or figure.
+        column: Its column.
+        figures: By row and seed.
+        uncertain: Standard errors by row.
+    """
     pairs = []
-    for row in work.entry.rows:
+    for row in entry.rows:
         known = [row.published[name] for name in column.against if name in row.published]
         if known and row.name in figures:
             pairs.append((statistics.fmean(figures[row.name].values()), statistics.fmean(known)))
     rank = spearman([a for a, _ in pairs], [b for _, b in pairs])
     return FoundColumn(
         name=column.name,
-        measure=column.measure or work.entry.measure,
+        measure=column.measure or entry.measure,
         figures={name: dict(values) for name, values in figures.items()},
         spearman=rank,
         ranked=0 if rank is None else len(pairs),
-        error=round(max(uncertain.values()), 2) if uncertain else None,
+        errors={name: round(error, 4) for name, error in uncertain.items()},
     )
+
+
+def verdict(claim: Claim, columns: Sequence[FoundColumn]) -> Verdict:
+    """Return what columns say of a claim; of the first, where it names none."""
+    for column in columns:
+        if column.name == (claim.column or columns[0].name):
+            return judge(claim, column.figures, column.errors)
+    return Verdict(None)
 
 
 def _command(word: str, only: Sequence[str], data: Sequence[str]) -> str:

@@ -1,6 +1,6 @@
 """The folder of a reproduction: which papers it is of, where their data are, and how long its runs took.
 
-reproduction.json   papers, folders of data, and seconds by the clock and of CPU by run
+reproduction.json   papers, folders of data, joined pages of others, and seconds by the clock and of CPU by run
 runs/               run directories, by experiment
 partitions/         partitions with their pictures
 page/               the pages, their figures, and results.json
@@ -26,13 +26,15 @@ class Record(Shape):
 
     papers: list[str] = Field(default_factory=list)
     data: dict[str, str] = Field(default_factory=dict)
+    join: list[str] = Field(default_factory=list)
     seconds: dict[str, Number] = Field(default_factory=dict)
     cpu_seconds: dict[str, Number] = Field(default_factory=dict)
 
-    def remember(self, papers: Sequence[str], data: Mapping[str, Path]) -> None:
-        """Add papers to those that the pages are of, and folders of data to those of earlier calls."""
+    def remember(self, papers: Sequence[str], data: Mapping[str, Path], join: Sequence[Path] = ()) -> None:
+        """Add papers to those of the pages, and folders of data and joined pages to those of earlier calls."""
         self.papers = list(dict.fromkeys([*self.papers, *papers]))
         self.data |= {name: str(place.resolve()) for name, place in data.items()}
+        self.join = list(dict.fromkeys([*self.join, *(str(place.resolve()) for place in join)]))
 
     def spend(self, job: str, seconds: float, cpu_seconds: float) -> None:
         """Add time to that of a job; CPU time only where that of the whole job is known."""

@@ -3,15 +3,17 @@
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, DamagedError
+from fednlp.reproduction.known import Known, Source, known
 from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
 from fednlp.reproduction.moved import follow
+from fednlp.reproduction.results import Results
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.compare import Planned, complete, plan
 from fednlp.simulation.partitioning import partition_source
@@ -87,6 +89,8 @@ class Work:
         jobs: Jobs by key of the runs, or by row for partitions; those whose data are missing are left out.
         before: Jobs that have to be finished before the others.
         reason: Why nothing, or not all of it, can be made; empty otherwise.
+        known: Names of the jobs that need not be done here, since others have what they give.
+        elsewhere: Number of further runs or partitions that others have, such as those whose data are missing here.
     """
 
     paper: Paper
@@ -94,12 +98,19 @@ class Work:
     jobs: Mapping[str, list[Job]] = field(default_factory=dict)
     before: tuple[Job, ...] = ()
     reason: str = ""
+    known: frozenset[str] = frozenset()
+    elsewhere: int = 0
 
     @property
     def every(self) -> list[Job]:
         """All jobs, those first that others need, then seed by seed."""
         own = [job for jobs in self.jobs.values() for job in jobs]
         return [*self.before, *sorted(own, key=lambda job: job.seed)]
+
+    @property
+    def left(self) -> list[Job]:
+        """The jobs that neither are done here nor are known from others."""
+        return [job for job in self.every if not job.done and job.name not in self.known]
 
     @property
     def id(self) -> tuple[str, str]:
@@ -115,12 +126,19 @@ class Preparation:
         data: Folders of data sets by name.
         overrides: Settings over those of the manifests.
         most_seeds: At most so many seeds.
+        joined: What others found, who share the work.
     """
 
     def __init__(
-        self, out: Path, data: Mapping[str, str], overrides: Sequence[str] = (), most_seeds: int = 100
+        self,
+        out: Path,
+        data: Mapping[str, str],
+        overrides: Sequence[str] = (),
+        most_seeds: int = 100,
+        joined: Sequence[Results] = (),
     ) -> None:
         self._out, self._data, self._overrides, self._most_seeds = out, data, overrides, most_seeds
+        self._joined = joined
         self._planned: dict[tuple[str, str], list[Job]] = {}
 
     def prepare(self, paper: Paper, entry: Entry) -> Work:
@@ -131,16 +149,21 @@ class Preparation:
         """
         if entry.impossible:
             return Work(paper, entry, reason=entry.impossible)
-        here = [part for part, names in _data_of_parts(paper, entry).items() if names <= self._data.keys()]
-        missing = [name for name in needed_data(paper, entry) if name not in self._data]
-        reason = _lacking(missing, bool(here)) if missing else ""
+        others = known(paper, entry, self._joined, self._most_seeds)
+        parts = _data_of_parts(paper, entry)
+        here = [part for part, names in parts.items() if names <= self._data.keys()]
+        left = [part for part in parts if not others.covers(paper, entry, part, self._most_seeds)]
+        needed = set().union(*(parts[part] for part in left)) - self._data.keys()
+        missing = [name for name in needed_data(paper, entry) if name in needed]
+        reason = _lacking(missing, bool(here or others.sources)) if missing else ""
         try:
             if entry.partitions:
                 jobs = {row: [self._partition(entry.partitions[row])] for row in here}
-                return Work(paper, entry, jobs, reason=reason)
+                return _shared(Work(paper, entry, jobs, reason=reason), others)
             first = {paper.runs[key].model_of for key in here} - {""}
             before = tuple(self._runs(paper, key)[0] for key in sorted(first))
-            return Work(paper, entry, {key: self._runs(paper, key) for key in here}, before, reason)
+            jobs = {key: self._runs(paper, key) for key in here}
+            return _shared(Work(paper, entry, jobs, before, reason), others)
         except ConfigError as error:
             return Work(paper, entry, reason=" ".join(error.problems[0].split(";")[0].split()))
 
@@ -183,6 +206,42 @@ class Preparation:
         settings = config.parse(document, f"the partition of {made.dataset}")
         folder = self._out / "partitions" / f"{made.dataset}-{_digest(document)}"
         return Job(str(folder.relative_to(self._out)), 0, _PARTITION_SECONDS, folder, settings)
+
+
+def _shared(work: Work, others: Known) -> Work:
+    """Return a work with what others have of it.
+
+    What a run that is left needs is left too: the run with whose model it begins, and those by whose score its cells
+    are measured.
+    """
+    if not others.sources and not others.whole:
+        return work
+    paper, entry = work.paper, work.entry
+    own = [(_source(part, job), job) for part, jobs in work.jobs.items() for job in jobs]
+    names = {job.name for source, job in own if source in others}
+    targets = {
+        (source, paper.target_of(entry, source[0], column))
+        for row in entry.rows
+        for column in entry.columns
+        for source in [entry.source_of(row, column)]
+    }
+    left = [(source, job) for source, job in own if not job.done and job.name not in names]
+    needed = {(to, job.seed) for source, job in left for of, to in targets if source[:2] == of}
+    names -= {job.name for source, job in own if (source[:2], job.seed) in needed}
+    begun = {part for (part, _, _), job in own if not job.done and job.name not in names}
+    first = {paper.runs[key].model_of for key in work.jobs if not entry.partitions} - {""}
+    for part, job in zip(sorted(first), work.before, strict=True):
+        if any(paper.runs[key].model_of == part for key in begun):
+            names.discard(job.name)
+        elif job not in [one for _, one in own]:
+            names.add(job.name)
+    elsewhere = len(others.sources - {source for source, _ in own})
+    return replace(work, known=frozenset(names), elsewhere=elsewhere)
+
+
+def _source(part: str, job: Job) -> Source:
+    """Return what tells a job of a part of a table from its other jobs."""
+    return (part, job.work.method, job.work.seed) if isinstance(job.work, Planned) else (part, "", 0)
 
 
 def needed_data(paper: Paper, entry: Entry) -> list[str]:

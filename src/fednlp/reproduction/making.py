@@ -82,7 +82,7 @@ class Making:
                 return
             job = self._jobs[chosen[0].jobs[0][0]]
             ahead = sum(dict(pair for step in chosen for pair in step.jobs).values())
-            done = sum(one.done for one in self._jobs.values())
+            done = len(self._jobs) - len({one.name for work in self._asked for one in work.left})
             self._callback.log(
                 f"{done} of {plural(len(self._jobs), 'run')} done; next {job.name}; what fits takes about "
                 f"{human_seconds(ahead)} of the {human_seconds(left)} left"
@@ -95,7 +95,8 @@ class Making:
         asked = {work.id for work in self._asked}
         found = {}
         for work in works:
-            todo = [job for job in work.every if not job.done or job.name in self.failed]
+            others = [job for job in work.every if job.name not in work.known]
+            todo = [job for job in others if not job.done or job.name in self.failed]
             broken = [message for job in todo if (message := self.failed.get(job.name, job.damage))]
             reasons = [work.reason] if work.reason else []
             if broken:
@@ -129,8 +130,9 @@ class Making:
         expected = expected_seconds(self._jobs.values(), self._record)
         found = []
         for work in self._asked:
+            left = {job.name for job in work.left}
             for seed in sorted({job.seed for job in work.every}):
-                todo = [job for job in (*work.before, *_of_seed(work, seed)) if not job.done]
+                todo = [job for job in (*work.before, *_of_seed(work, seed)) if job.name in left]
                 if todo and not any(job.name in self.failed for job in todo):
                     costs = {job.name: expected[job.name] for job in todo}
                     found.append(Step(work.id, seed, tuple(costs.items())))

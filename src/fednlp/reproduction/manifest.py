@@ -270,6 +270,19 @@ class Paper(_Table):
             )
         return self
 
+    def target_of(self, entry: Entry, key: str, column: Column) -> tuple[str, str] | None:
+        """Return the key and the method of the runs whose last score a column's cell is about reaching, if any.
+
+        They are of the cell's own key, or else of the entry's first that has the method.
+        """
+        if not isinstance(column.target, str):
+            return None
+        keys = [one for one in (key, *entry.runs) if one]
+        having = [
+            one for one in keys if column.target in (*self.runs[one].methods, *self.runs[one].baselines)
+        ]
+        return (having[0], column.target) if having else None
+
     def _require_known_methods(self, entry: Entry) -> None:
         """Check that the runs have the methods of rows and targets, whose cells would stay empty otherwise."""
         known = {key: [*self.runs[key].methods, *self.runs[key].baselines] for key in entry.runs}

@@ -103,14 +103,13 @@ def _target(
         work: The entry.
         runs: Its finished runs by key and method.
         column: The column.
-        key: Of the cell's runs. They have the column's method, or else the entry's first runs that have it count.
+        key: Of the cell's runs.
         part: Which of their scores.
     """
     if not isinstance(column.target, str):
         return column.target
-    of = work.paper.runs
-    known = [one for one in (key, *runs) if one and column.target in (*of[one].methods, *of[one].baselines)]
-    found = runs[known[0]].get(column.target, []) if known else []
+    of = work.paper.target_of(work.entry, key, column)
+    found = runs[of[0]].get(of[1], []) if of else []
     return mean_of([_last(run, f"{part}.{run.metric}") for run in found])
 
 

@@ -10,8 +10,18 @@ from fednlp.errors import ConfigError
 from fednlp.reports.document import Picture
 from fednlp.reproduction import folder
 from fednlp.reproduction.catalogue import find_papers
+from fednlp.reproduction.elsewhere import (
+    Joined,
+    check_joined,
+    page_folder,
+    read_joined,
+    reason_elsewhere,
+    say_what_is_known,
+    shown_pictures,
+)
 from fednlp.reproduction.finding import Evidence, find_results
 from fednlp.reproduction.jobs import Preparation, Work, needed_data
+from fednlp.reproduction.joining import unite
 from fednlp.reproduction.making import Making, Now
 from fednlp.reproduction.manifest import Entry, Paper
 from fednlp.reproduction.outcomes import read_outcomes
@@ -38,6 +48,8 @@ class Request:
         data: Folders of data sets by name; those of earlier calls are remembered.
         overrides: Settings over those of the manifests, ``"a.b=c"``.
         most_seeds: At most so many seeds.
+        join: Folders of other reproductions, or of their pages, whose figures are joined with those found here;
+            those of earlier calls are remembered.
     """
 
     papers: Sequence[str]
@@ -45,6 +57,7 @@ class Request:
     data: Mapping[str, Path] = field(default_factory=dict)
     overrides: Sequence[str] = ()
     most_seeds: int = 100
+    join: Sequence[Path] = ()
 
 
 def reproduce(
@@ -66,27 +79,34 @@ def reproduce(
         The overview, as Markdown and as HTML, and its data as JSON.
 
     Raises:
-        FednlpError: An unknown paper, entry or data set, or a folder with other files. What goes wrong in one run, or
-            is damaged there, is written to the page, and the others are made.
+        FednlpError: An unknown paper, entry or data set, a folder with other files, or a joined folder that cannot be
+            used. What goes wrong in one run, or is damaged there, is written to the page, and the others are made.
     """
     names = [str(Path(name).resolve()) if name.endswith(".toml") else name for name in request.papers]
     wanted = find_papers(names)
     check(list(wanted.values()), request)
+    check_joined(request.join, out)
     callback = callback or default_callback()
     end = now() + budget
     with folder.opened(out) as record:
-        record.remember(names, request.data)
+        record.remember(names, request.data, [page for one in request.join if (page := page_folder(one))])
+        joined = read_joined(record.join, out / "reproduction.json", callback.log)
         shown = find_papers(_that_are_left(record.papers))
-        preparation = Preparation(out, record.data, request.overrides, request.most_seeds)
+        found = [one.results for one in joined]
+        preparation = Preparation(out, record.data, request.overrides, request.most_seeds, found)
         works = [preparation.prepare(paper, entry) for paper in shown.values() for entry in paper.entries]
         folder.write(out, record)
         titles = {paper.name for paper in wanted.values()}
         asked = [work for work in works if work.paper.name in titles and is_asked(work.entry, request.only)]
+        say_what_is_known(asked, joined, callback.log)
         making = Making(asked, out, record, callback, end, now)
         try:
             making.make()
         finally:
-            pages = _write(shown, works, making, record, out / "page")
+            evidence, drawn = _gather(works, making, record, joined)
+            here = find_results(shown, works, evidence)
+            united = unite({paper.name: paper for paper in shown.values()}, here, found)
+            pages = write_pages(united, shown_pictures(here, drawn, joined), out / "page")
     return pages
 
 
@@ -127,18 +147,20 @@ def _that_are_left(names: Sequence[str]) -> list[str]:
     return [name for name in names if not name.endswith(".toml") or Path(name).is_file()]
 
 
-def _write(
-    papers: Mapping[str, Paper], works: Sequence[Work], making: Making, record: folder.Record, place: Path
-) -> list[Path]:
-    """Write the pages about all that is finished, and why the rest is not."""
+def _gather(
+    works: Sequence[Work], making: Making, record: folder.Record, joined: Sequence[Joined]
+) -> tuple[Evidence, dict[str, Picture]]:
+    """Return what is known of the jobs, and the pictures by name that are drawn of what they left."""
     outcomes = read_outcomes((job for work in works for job in work.every), making.failed)
-    drawn: dict[tuple[str, str], list[Picture]] = {
-        work.id: list(draw_pictures(work, outcomes)) for work in works
-    }
+    drawn = {work.id: list(draw_pictures(work, outcomes)) for work in works}
     found = {
         entry: [FoundPicture(name=one.name, caption=one.caption) for one in pictures]
         for entry, pictures in drawn.items()
     }
-    evidence = Evidence(outcomes, record, making.reasons(works), found)
-    by_name = {one.name: one for pictures in drawn.values() for one in pictures}
-    return write_pages(find_results(papers, works, evidence), by_name, place)
+    reasons = making.reasons(works)
+    touched = {*record.seconds, *outcomes.runs, *outcomes.partitions, *making.failed}
+    for work in works:
+        if work.id in reasons and not any(job.name in touched for job in work.every):
+            reasons[work.id] = reason_elsewhere(work, joined) or reasons[work.id]
+    evidence = Evidence(outcomes, record, reasons, found)
+    return evidence, {one.name: one for pictures in drawn.values() for one in pictures}

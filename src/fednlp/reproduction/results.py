@@ -1,18 +1,23 @@
 """What was found of papers' tables and figures, as data: ``results.json``, of which the pages are made."""
 
 import re
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fednlp.reproduction.agreement import Verdict
 from fednlp.reproduction.manifest import Measure
 
 State = Literal["made", "in part", "not made", "impossible"]
+MOST, LONGEST = 2**53, 1e12
+"""Limits of a count and of a time in seconds."""
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Seconds = Annotated[float, Field(ge=0, le=LONGEST)]
+Figure = Annotated[float, Field(ge=-1e18, le=1e18)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
 
 class FoundColumn(_Part):
@@ -24,22 +29,39 @@ class FoundColumn(_Part):
         figures: By row and seed.
         spearman: Spearman's correlation with the published figures; None where there is none.
         ranked: Number of rows that it is of.
-        error: The largest standard error of its accuracies on their test set, in points; None for other figures.
+        errors: By row, the standard error of its accuracies on their test set, in points; without other figures.
     """
 
     name: str
     measure: Measure
-    figures: dict[str, dict[int, float]]
+    figures: dict[str, dict[int, Figure]]
     spearman: float | None = None
-    ranked: int = 0
-    error: float | None = None
+    ranked: Count = 0
+    errors: dict[str, Figure] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_error_for_all_rows(cls, given: Any) -> Any:
+        """Read what earlier versions wrote: the column's largest error, which then counts for each of its rows."""
+        if not isinstance(given, dict) or "error" not in given:
+            return given
+        error, figures = given["error"], given.get("figures")
+        rows = figures if isinstance(figures, dict) and error is not None else {}
+        return {key: value for key, value in given.items() if key != "error"} | {
+            "errors": dict.fromkeys(rows, error)
+        }
+
+    @property
+    def error(self) -> float | None:
+        """The largest of the standard errors; None where there is none."""
+        return max(self.errors.values(), default=None)
 
 
 class FoundRow(_Part):
     """A row and the paper's figures in it, by the paper's columns."""
 
     name: str
-    published: dict[str, float]
+    published: dict[str, Figure]
 
 
 class FoundClaim(_Part):
@@ -64,7 +86,7 @@ class FoundClaim(_Part):
 class FoundPicture(_Part):
     """A picture: the stem of its file, and what it shows."""
 
-    name: str
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=200)]
     caption: str
 
 
@@ -81,11 +103,11 @@ class FoundData(_Part):
     """
 
     name: str
-    train: int | None = None
-    test: int | None = None
+    train: Count | None = None
+    test: Count | None = None
     own_tests: bool = False
-    published_train: int | None = None
-    published_test: int | None = None
+    published_train: Count | None = None
+    published_test: Count | None = None
 
 
 class Finding(_Part):
@@ -119,10 +141,10 @@ class Finding(_Part):
     command: str
     state: State
     reason: str
-    runs: int
-    finished: int
-    seconds: float
-    cpu_seconds: float | None = None
+    runs: Count
+    finished: Count
+    seconds: Seconds
+    cpu_seconds: Seconds | None = None
     expected: float
     measured: bool
     rows: list[FoundRow]
@@ -153,8 +175,8 @@ class Machine(_Part):
     """A machine, and how many runs it did."""
 
     processor: str
-    cores: int
-    runs: int
+    cores: Count
+    runs: Count
 
 
 class PaperResults(_Part):
@@ -172,12 +194,12 @@ class PaperResults(_Part):
         entries: Tables and figures, in the paper's order.
     """
 
-    number: str
-    name: str
+    number: Annotated[str, Field(pattern=r"^[0-9A-Za-z]*$", max_length=8)]
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=80)]
     title: str
     source: str
     command: str
-    seconds: float
+    seconds: Seconds
     machines: list[Machine]
     libraries: list[str]
     entries: list[Finding]
@@ -196,7 +218,7 @@ class Results(_Part):
         papers: The papers.
     """
 
-    seconds: float
+    seconds: Seconds
     papers: list[PaperResults]
 
     def to_json(self) -> str:

@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from fednlp.checked_json import damaged
-from fednlp.disk import writing
+from pydantic import ValidationError
+
+from fednlp.checked_json import damaged, first_problem
+from fednlp.disk import regular, writing
 from fednlp.errors import RunError
 from fednlp.reports.document import Picture
 from fednlp.reports.html import to_html
@@ -16,6 +18,7 @@ from fednlp.reproduction.results import Results
 RESULTS, FIGURES = "results.json", "figures"
 _REMEDY = "choose another folder with --out"
 _DPI = 100
+_LARGEST = 16 << 20
 
 
 def markdown_pages(results: Results) -> dict[str, str]:
@@ -46,7 +49,7 @@ def write_pages(results: Results, drawn: Mapping[str, Picture], folder: Path) ->
         _remove(folder)
         _write_texts(folder, {RESULTS: results.to_json(), **markdown_pages(results), **texts})
         for name, picture in drawn.items():
-            save_png(picture.figure, folder / FIGURES / f"{name}.png", _DPI)
+            _save(picture, folder / FIGURES / f"{name}.png")
     return [folder / name for name in (f"{OVERVIEW}.md", f"{OVERVIEW}.html", RESULTS)]
 
 
@@ -61,12 +64,8 @@ def copy_pages(source: Path, target: Path) -> None:
         RunError: The folder has no ``results.json`` that can be used, or the other holds files of something else or
             cannot be written.
     """
-    path = source / RESULTS
-    try:
-        text = path.read_text(encoding="utf-8")
-        texts = {RESULTS: text, **markdown_pages(Results.model_validate_json(text))}
-    except (OSError, ValueError) as error:
-        raise damaged(path, error, "write it again with fednlp reproduce --budget 0s") from error
+    results = read_results(source)
+    texts = {RESULTS: results.to_json(), **markdown_pages(results)}
     with writing(target, "choose another folder"):
         if any(target.iterdir()) and not (target / RESULTS).is_file():
             raise RunError(
@@ -77,6 +76,29 @@ def copy_pages(source: Path, target: Path) -> None:
         _write_texts(target, texts)
         for name, content in pictures.items():
             (target / FIGURES / name).write_bytes(content)
+
+
+def read_results(folder: Path) -> Results:
+    """Return what the ``results.json`` of a folder of pages holds; it may come from anyone.
+
+    Raises:
+        DamagedError: It cannot be read, is too large, or is no such file.
+    """
+    path = folder / RESULTS
+    try:
+        if regular(path).stat().st_size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
+        return Results.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = ValueError(first_problem(error)) if isinstance(error, ValidationError) else error
+        raise damaged(path, reason, "write it again with fednlp reproduce --budget 0s") from error
+
+
+def _save(picture: Picture, path: Path) -> None:
+    if picture.png:
+        path.write_bytes(picture.png)
+    else:
+        save_png(picture.figure, path, _DPI)
 
 
 def _remove(folder: Path) -> None:
