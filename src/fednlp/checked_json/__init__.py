@@ -96,7 +96,7 @@ def first_problem(error: ValidationError) -> str:
     """Return the first validation error as text: its place, and what is wrong there."""
     detail = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in detail["loc"])
-    return f"{place}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+    return f"{place}{': ' if place else ''}{detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
 def _require_plain(value: Any) -> None:
