@@ -430,6 +430,8 @@ def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
         (lambda text: text.replace('"seed', '"\\ud800seed', 1) + "[" * 5000, "is damaged"),
         (lambda text: text.replace('{"0": ', '{"0": NaN, "7": ', 1), "finite number"),
         (lambda text: text.replace('{"0": ', '{"0": 1e300, "7": ', 1), "less than or equal to"),
+        (lambda text: text.replace('{"0": ', f'{{"{"9" * 5000}": ', 1), "9…: unable to parse"),
+        (lambda text: text.replace('"A": {"0": ', f'"{"A" * 9999}": {{"x": ', 1), "A…: input should be"),
         (
             lambda text: text.replace("mine-figure1-curves-0", "../../secret"),
             "pictures.0.name: string should",
