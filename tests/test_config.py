@@ -569,3 +569,15 @@ def test_every_mistake_of_every_variant_is_said_when_the_file_is_read(tmp_path: 
     assert "algorithm.mu" in said[2]
     path.write_text('data.name = "20news"\n[variants.good.client]\nmax_steps = 3\n')
     assert config.load(path).variants == {"good": {"client": {"max_steps": 3}}}
+
+
+@pytest.mark.parametrize("key", ["runtime.onednn", "client.bf16", "evaluation.bf16_full_eval"])
+@pytest.mark.parametrize(("given", "shown"), [("1", "1"), ("'true'", '"true"'), ("on", '"on"'), ("[]", "[]")])
+def test_what_the_machine_may_decide_is_yes_no_or_auto(
+    key: str, given: str, shown: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "bare.toml"
+    file.write_text("[data]\nname = '20news'\n")
+    with pytest.raises(ConfigError) as error:
+        config.load(file, [f"{key}={given}"])
+    assert error.value.problems == [f'{key} = {shown} is none of true, false, "auto"']

@@ -430,6 +430,8 @@ def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
         (lambda text: text.replace('"seed', '"\\ud800seed', 1) + "[" * 5000, "is damaged"),
         (lambda text: text.replace('{"0": ', '{"0": NaN, "7": ', 1), "finite number"),
         (lambda text: text.replace('{"0": ', '{"0": 1e300, "7": ', 1), "less than or equal to"),
+        (lambda text: text.replace('{"0": ', f'{{"{"9" * 5000}": ', 1), "9…: unable to parse"),
+        (lambda text: text.replace('"A": {"0": ', f'"{"A" * 9999}": {{"x": ', 1), "A…: input should be"),
         (
             lambda text: text.replace("mine-figure1-curves-0", "../../secret"),
             "pictures.0.name: string should",
@@ -478,6 +480,102 @@ def test_only_pictures_are_copied(page: Path, here: Path, manifest: Path) -> Non
     reproduce(Request([str(manifest)], join=[here / "first"]), 0, out)
     assert made(out, "table1").pictures == []
     assert not list((out / "page/figures").iterdir())
+
+
+def test_a_picture_outside_the_folder_is_not_copied(page: Path, here: Path, manifest: Path) -> None:
+    """A link in a folder from somebody else could name a private picture."""
+    (here / "first/figures").mkdir(parents=True)
+    private, stands = here / "private.png", here / "first/figures/mine-figure1-curves-0.png"
+    private.write_bytes(b"\x89PNG\r\n\x1a\nprivate")
+    stands.symlink_to(private)
+    (here / "first/results.json").write_text(page.read_text())
+    out = here / "out"
+    reproduce(Request([str(manifest)], join=[here / "first"]), 0, out)
+    assert made(out, "table1").pictures == []
+    stands.unlink()
+    private.rename(stands)
+    reproduce(Request([str(manifest)]), 0, out)
+    assert [one.name for one in made(out, "table1").pictures] == ["mine-figure1-curves-0"]
+
+
+def test_a_folder_that_was_moved_behind_a_link_is_joined_once(page: Path, here: Path, manifest: Path) -> None:
+    (here / "first").mkdir()
+    page.rename(here / "first/results.json")
+    reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
+    seconds = made(here / "out", "table1").seconds
+    assert seconds > 0
+    (here / "first").rename(here / "disk")
+    (here / "first").symlink_to(here / "disk")
+    for join in ([], [here / "first"], [here / "disk"]):
+        reproduce(Request([str(manifest)], join=join), 0, here / "out")
+        assert made(here / "out", "table1").seconds == seconds
+
+
+def test_a_folder_that_took_the_place_of_a_joined_one_is_not_joined_with_itself(
+    page: Path, here: Path, manifest: Path
+) -> None:
+    """Its figures would be its own for ever, and its time would grow with each call."""
+    first, second, said = here / "first", here / "second", Said()
+    (first / "page").mkdir(parents=True)
+    page.rename(first / "page/results.json")
+    reproduce(Request([str(manifest)], join=[first]), 0, second)
+    seconds = made(second, "table1").seconds
+    first.rename(here / "old")
+    second.rename(first)
+    reproduce(Request([str(manifest)]), 0, first, said)
+    assert said.lines[0].startswith(f"{first / 'page'} is the folder of this reproduction now")
+    assert made(first, "table1").seconds == 0
+    for _ in range(2):
+        reproduce(Request([str(manifest)], join=[here / "old"]), 0, first)
+        assert made(first, "table1").seconds == seconds
+
+
+def test_another_paper_of_the_same_name_is_left_out(page: Path, here: Path, manifest: Path) -> None:
+    """Two people may give their manifests one name; a new title alone makes no other paper."""
+    (here / "first").mkdir()
+    one = Results.model_validate_json(page.read_text()).papers[0]
+    other, said = one.model_copy(update={"title": "another", "source": "others", "seconds": 7.0}), Said()
+    for named, joined in ((one, 1), (other, 0), (one, 1)):
+        more = other.model_copy(update={"name": "more"})
+        text = Results(seconds=9, papers=[named, more]).to_json()
+        (here / "first/results.json").write_text(text)
+        reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out", said)
+        assert made(here / "out", "table1").finished == joined
+        assert united(here / "out").seconds == joined
+        assert any("mine has neither the title nor the source" in line for line in said.lines) != joined
+        said.lines.clear()
+
+
+def test_a_joined_folder_that_was_damaged_later_says_what_to_do(
+    page: Path, here: Path, manifest: Path
+) -> None:
+    (here / "first").mkdir()
+    (here / "first/results.json").write_text(page.read_text())
+    reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
+    (here / "first/results.json").write_text("{")
+    with pytest.raises(DamagedError) as error:
+        reproduce(Request([str(manifest)]), 0, here / "out")
+    assert str(error.value).startswith(f"{here / 'first/results.json'} is damaged (invalid JSON: EOF")
+    assert str(error.value).endswith(f"or leave it out of --join and of {here / 'out/reproduction.json'}")
+
+
+def test_a_reader_sees_the_old_results_or_the_new_ones(page: Path, here: Path, manifest: Path) -> None:
+    reproduce(Request([str(manifest)]), 0, here / "out")
+    written = here / "out/page/results.json"
+    (here / "held").hardlink_to(written)
+    before = written.read_text()
+    (here / "first").mkdir()
+    page.rename(here / "first/results.json")
+    reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
+    assert (here / "held").read_text() == before != written.read_text()
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=3))
+def test_results_are_read_as_they_were_written(libraries: list[str]) -> None:
+    """Also the characters that end a line without being a line feed."""
+    (own,) = results({}, "").papers
+    one = Results(seconds=0, papers=[own.model_copy(update={"libraries": ["a\u2028b\x85 c", *libraries]})])
+    assert Results.model_validate_json(one.to_json()) == one
 
 
 @pytest.mark.parametrize(

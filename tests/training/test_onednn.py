@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 
 from fednlp.training import onednn
 from fednlp.training.onednn import OneDnnLinear, onednn_is_faster, use_onednn
@@ -49,6 +50,34 @@ def test_rows_may_lie_in_any_order_in_memory() -> None:
     torch.testing.assert_close(fast(rows), plain(rows), rtol=1e-5, atol=1e-5)
     with torch.inference_mode():
         torch.testing.assert_close(fast(rows[:0]), plain(rows[:0]))
+
+
+def test_gradients_can_be_differentiated_in_turn() -> None:
+    """As a loss with a penalty on gradients does."""
+    rows = torch.randn(5, 12)
+    found = []
+    for layer in both(12, 7, True):
+        own = rows.clone().requires_grad_()
+        (of_rows,) = torch.autograd.grad(layer(own).pow(3).sum(), own, create_graph=True)
+        found.append(torch.autograd.grad(of_rows.pow(2).sum(), [own, *layer.parameters()]))
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(other, one, rtol=1e-5, atol=1e-4)
+
+
+def test_functional_transforms_are_pytorch_s_own() -> None:
+    """Such as a gradient for each row."""
+    plain, fast = both(12, 7, True)
+    rows = torch.randn(5, 12)
+
+    def found(layer: nn.Linear) -> list[Tensor]:
+        def loss(weights: dict[str, Tensor], row: Tensor) -> Tensor:
+            made: Tensor = functional_call(layer, weights, (row,)).pow(2).sum()
+            return made
+
+        each = vmap(grad(loss), in_dims=(None, 0))(dict(layer.named_parameters()), rows)
+        return list(each.values())
+
+    assert all(torch.equal(one, other) for one, other in zip(found(plain), found(fast), strict=True))
 
 
 def test_frozen_weights_get_no_gradient() -> None:

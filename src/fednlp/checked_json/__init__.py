@@ -18,6 +18,7 @@ from fednlp.errors import DamagedError, RunError
 
 _DEEPEST = 32
 _LARGEST = 2**63
+_LONGEST_PLACE = 120
 
 
 def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str, Any]:
@@ -96,7 +97,9 @@ def first_problem(error: ValidationError) -> str:
     """Return the first validation error as text: its place, and what is wrong there."""
     detail = error.errors(include_url=False, include_input=False)[0]
     place = ".".join(str(part) for part in detail["loc"])
-    return f"{place}: {detail['msg'][:1].lower()}{detail['msg'][1:]}"
+    if len(place) > _LONGEST_PLACE:
+        place = f"{place[:_LONGEST_PLACE]}…"
+    return f"{place}{': ' if place else ''}{detail['msg'][:1].lower()}{detail['msg'][1:]}"
 
 
 def _require_plain(value: Any) -> None:

@@ -33,6 +33,9 @@ def explain(detail: dict[str, Any], experiment: type[BaseModel]) -> str:
     kind, value = detail["type"], detail.get("input")
     if path[:2] == ["model", "config"] and len(path) > 2:
         path = path[:3]  # beyond the key pydantic names the types that it tried
+    tried = {"bool": "bool_type", "literal['auto']": "literal_error"}  # by pydantic, with a mistake of each
+    if path and tried.get(path[-1]) == kind:
+        return f'{".".join(path[:-1])} = {_shown(value)} is none of true, false, "auto"'
     key = ".".join(path)
     if kind == "extra_forbidden":
         return _unknown(path, experiment)

@@ -37,7 +37,8 @@ class Experiment(ExperimentFields):
         try:
             super().__init__(**sections)
         except ValidationError as error:
-            found += [explain(dict(detail), Experiment) for detail in error.errors()]
+            explained = dict.fromkeys(explain(dict(detail), Experiment) for detail in error.errors())
+            found += explained
             raise ConfigError(report("the experiment", found), found) from error
         if found:
             raise ConfigError(report("the experiment", found), found)

@@ -10,6 +10,7 @@ from fednlp.formatting.units import plural
 from fednlp.reports.document import Picture
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.joining import finding_of, shown_of
+from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import FIGURES, RESULTS, read_results
 
@@ -52,27 +53,40 @@ def check_joined(folders: Iterable[Path], out: Path) -> None:
             raise ConfigError(f"--join {folder} is the folder of this reproduction: give that of another one")
 
 
-def read_joined(pages: Iterable[str], record: Path, log: Callable[[str], None]) -> list[Joined]:
-    """Read folders of pages; one that has vanished is left out, and said so.
+def read_joined(
+    pages: Iterable[str], out: Path, papers: Iterable[Paper], log: Callable[[str], None]
+) -> list[Joined]:
+    """Read folders of pages, each once; what cannot be joined is left out, and said so.
 
     Args:
-        pages: The folders.
-        record: The file that remembers them.
+        pages: The folders. One may have vanished, or lie where this reproduction lies now.
+        out: The folder of this reproduction.
+        papers: The papers that are shown.
         log: Takes what is to be said.
 
     Raises:
         DamagedError: A ``results.json`` that cannot be used.
     """
-    joined = []
+    record, own = out / "reproduction.json", (out / "page").resolve()
+    places: dict[Path, None] = {}
     for page in map(Path, pages):
-        if page_folder(page) == page:
-            joined.append(_read(page))
-        else:
+        if not (page / RESULTS).is_file():
             log(
                 f"{page} has no {RESULTS} any more, so what it had is left out: give its new place with --join DIR, "
                 f"and remove the old one from {record}"
             )
-    return joined
+        elif page.resolve() == own:
+            log(
+                f"{page} is the folder of this reproduction now, so it is not joined: remove it from {record}, and "
+                "give the place of the other one with --join DIR"
+            )
+        else:
+            places[page.resolve()] = None
+    remedy = (
+        f"write it again there with fednlp reproduce --budget 0s, or leave it out of --join and of {record}"
+    )
+    by_name = {paper.name: paper for paper in papers}
+    return [_read(page, _of_these(read_results(page, remedy), by_name, page, log)) for page in places]
 
 
 def say_what_is_known(works: Sequence[Work], joined: Sequence[Joined], log: Callable[[str], None]) -> None:
@@ -124,8 +138,29 @@ def shown_pictures(
     return shown
 
 
-def _read(page: Path) -> Joined:
-    results = read_results(page)
+def _of_these(
+    results: Results, papers: Mapping[str, Paper], page: Path, log: Callable[[str], None]
+) -> Results:
+    """Return results without papers that only have the name of one of these: title and source are others."""
+    strange = [
+        one
+        for one in results.papers
+        if (paper := papers.get(one.name)) and one.title != paper.title and one.source != paper.source
+    ]
+    if not strange:
+        return results
+    for one in strange:
+        log(
+            f"{page}: its paper {one.name} has neither the title nor the source of the one here, so it is left out: "
+            "if it is the same one, write the same title or source into both manifests"
+        )
+    kept = [one for one in results.papers if one not in strange]
+    seconds = min(results.seconds, sum(one.seconds for one in kept))
+    return results.model_copy(update={"papers": kept, "seconds": seconds})
+
+
+def _read(page: Path, results: Results) -> Joined:
+    """Return results and those of their pictures that are there."""
     pictures: dict[str, bytes] = {}
     papers = []
     for paper in results.papers:
@@ -138,10 +173,11 @@ def _read(page: Path) -> Joined:
 
 
 def _read_picture(page: Path, name: str, pictures: dict[str, bytes]) -> bool:
-    """Add the file of a picture to others; return whether it is there and a PNG of a bounded size."""
+    """Add the file of a picture to others; return whether it lies in the folder and is a PNG of a bounded size."""
     path = page / FIGURES / f"{name}.png"
     try:
-        if name not in pictures and regular(path).stat().st_size <= _LARGEST_PICTURE:
+        inside = path.resolve().is_relative_to(page)
+        if name not in pictures and inside and regular(path).stat().st_size <= _LARGEST_PICTURE:
             content = path.read_bytes()
             if content.startswith(_PNG):
                 pictures[name] = content

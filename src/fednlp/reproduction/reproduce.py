@@ -90,8 +90,8 @@ def reproduce(
     end = now() + budget
     with folder.opened(out) as record:
         record.remember(names, request.data, [page for one in request.join if (page := page_folder(one))])
-        joined = read_joined(record.join, out / "reproduction.json", callback.log)
         shown = find_papers(_that_are_left(record.papers))
+        joined = read_joined(record.join, out, shown.values(), callback.log)
         found = [one.results for one in joined]
         preparation = Preparation(out, record.data, request.overrides, request.most_seeds, found)
         works = [preparation.prepare(paper, entry) for paper in shown.values() for entry in paper.entries]

@@ -228,4 +228,4 @@ class Results(_Part):
 
 
 def _on_a_line(found: re.Match[str]) -> str:
-    return found[1] + " ".join(line.strip() for line in found[2].splitlines()) + found[3]
+    return found[1] + " ".join(line.strip() for line in found[2].split("\n")) + found[3]

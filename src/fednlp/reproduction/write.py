@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from fednlp.checked_json import damaged, first_problem
-from fednlp.disk import regular, writing
+from fednlp.disk import atomic, regular, writing
 from fednlp.errors import RunError
 from fednlp.reports.document import Picture
 from fednlp.reports.html import to_html
@@ -78,8 +78,12 @@ def copy_pages(source: Path, target: Path) -> None:
             (target / FIGURES / name).write_bytes(content)
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path, remedy: str = "write it again with fednlp reproduce --budget 0s") -> Results:
     """Return what the ``results.json`` of a folder of pages holds; it may come from anyone.
+
+    Args:
+        folder: The folder.
+        remedy: Advice for the end of an error message.
 
     Raises:
         DamagedError: It cannot be read, is too large, or is no such file.
@@ -91,7 +95,7 @@ def read_results(folder: Path) -> Results:
         return Results.model_validate_json(path.read_bytes())
     except (OSError, ValueError) as error:
         reason = ValueError(first_problem(error)) if isinstance(error, ValidationError) else error
-        raise damaged(path, reason, "write it again with fednlp reproduce --budget 0s") from error
+        raise damaged(path, reason, remedy) from error
 
 
 def _save(picture: Picture, path: Path) -> None:
@@ -108,6 +112,8 @@ def _remove(folder: Path) -> None:
 
 
 def _write_texts(folder: Path, texts: Mapping[str, str]) -> None:
+    """Write files, each as a whole: another reproduction may be joining them."""
     (folder / FIGURES).mkdir(exist_ok=True)
     for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
+        with atomic(folder / name, _REMEDY) as file:
+            file.write(text.encode())

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
 from fednlp.processor import processor
 
@@ -47,22 +46,22 @@ def use_onednn(model: nn.Module) -> None:
 
 
 class OneDnnLinear(nn.Linear):
-    """``nn.Linear`` by oneDNN, where rows and weights are float32 on a CPU."""
+    """``nn.Linear`` by oneDNN, where rows and weights are float32 on a CPU; within ``torch.func`` it is PyTorch's."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the rows, projected."""
         in_float32 = input.dtype is self.weight.dtype is torch.float32 and not torch.is_autocast_enabled(
             "cpu"
         )
-        if not in_float32 or input.device.type != "cpu" or not input.numel():
+        transformed = torch._C._are_functorch_transforms_active()
+        if not in_float32 or transformed or input.device.type != "cpu" or not input.numel():
             return F.linear(input, self.weight, self.bias)
         rows = input.reshape(-1, input.shape[-1])
-        found: Tensor = _Linear.apply(rows, self.weight, self.bias)  # type: ignore[no-untyped-call]
-        return found.view(*input.shape[:-1], -1)
+        return _linear(rows, self.weight, self.bias).view(*input.shape[:-1], -1)
 
 
 class _Linear(torch.autograd.Function):
-    """``rows @ weight.T + bias`` and its gradients."""
+    """``rows @ weight.T + bias`` and its gradients, which can be differentiated in turn."""
 
     @staticmethod
     def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -70,18 +69,23 @@ class _Linear(torch.autograd.Function):
         return _product(rows, weight, bias)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         rows, weight = ctx.saved_tensors
         of_rows, of_weight, of_bias = ctx.needs_input_grad
         return (
-            _product(gradient, weight.t()) if of_rows else None,
-            _product(gradient.t(), rows.t()) if of_weight else None,
+            _linear(gradient, weight.t()) if of_rows else None,
+            _linear(gradient.t(), rows.t()) if of_weight else None,
             gradient.sum(0) if of_bias else None,
         )
 
 
-def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+def _linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Return ``rows @ weight.T + bias``, with gradients."""
+    found: Tensor = _Linear.apply(rows, weight, bias)  # type: ignore[no-untyped-call]
+    return found
+
+
+def _product(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return ``rows @ weight.T + bias``."""
     found: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return found

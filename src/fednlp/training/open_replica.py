@@ -27,7 +27,6 @@ def open_replica(
         derived: Names of frozen parameters that the server sets.
 
     Raises:
-        ConfigError: PyTorch was built without oneDNN, and it is asked for.
         ModelError: The architecture does not allow gradient checkpointing, or batches without padding.
         RunError: There is no such device.
     """
