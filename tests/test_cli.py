@@ -927,6 +927,25 @@ def test_a_label_that_the_model_does_not_know(fednlp: Type, here: Path, trained:
     assert sum(json.loads(result.out)["by_label"]["support"]) == 1
 
 
+def test_a_file_without_a_label_that_the_model_knows(
+    refused: Callable[..., str], fednlp: Type, here: Path, trained: Path
+) -> None:
+    """Its score would mean nothing: the error names both lists, and the column that has known labels."""
+    rows = [f"word{number} arts1,{number % 7},{'arts' if number % 2 else 'sports'}" for number in range(21)]
+    (here / "codes.csv").write_text("\n".join(["text,label,desk or team", *rows, ""]))
+    said = refused("evaluate", trained, "--data", "codes.csv", "--out", "scored.csv")
+    assert "codes.csv: the model knows none of the labels there ('0', '1', '2', '3', '4' and 2 more)" in said
+    assert "in the column 'label'; it knows 'arts', 'economy', 'science', 'sports'" in said
+    assert said.endswith("add --label 'desk or team'")
+    assert not (here / "scored.csv").exists()
+    found = fednlp("evaluate", trained, "--data", "codes.csv", "--label", "desk or team", "--json")
+    assert json.loads(found.out)["unknown_labels"] == {}
+    (here / "few.csv").write_text(f"text,label\nword1,Arts\nword2,{'S' * 99}\n")
+    said = refused("evaluate", trained, "--data", "few.csv")
+    assert f"('Arts', '{'S' * 40}...')" in said
+    assert said.endswith("name the column of the labels with --label COLUMN, or write them as the model does")
+
+
 def test_evaluate_a_federation_on_a_file_with_other_columns(
     fednlp: Type, refused: Callable[..., str], trained: Path, texts: Path, tmp_path: Path
 ) -> None:
