@@ -1051,6 +1051,35 @@ def test_predict_a_file(fednlp: Type, refused: Callable[..., str], here: Path, t
     assert ".csv, .tsv or .jsonl" in refused("predict", trained, "word1", "--out", "q.xlsx")
 
 
+def test_the_delimiter_of_the_input_is_kept(
+    fednlp: Type, here: Path, trained: Path, texts: Path, document: Document
+) -> None:
+    """Also where a run's own test set is evaluated; files of other formats have their own delimiter."""
+    rows = [list(row.values()) for row in csv_of(texts)[:9]]
+    for name, mark in (("semi.csv", ";"), ("tabs.tsv", "\t")):
+        lines = [["text", "label", "site"], *rows]
+        (here / name).write_text("".join(mark.join(line) + "\n" for line in lines))
+    assert fednlp("predict", trained, "--in", "semi.csv", "--out", "one.csv", "--probabilities").code == 0
+    assert (here / "one.csv").read_text().startswith('"text";"label";"site";"prediction";"probability_arts"')
+    assert fednlp("evaluate", trained, "--data", "semi.csv", "--out", "two.csv").code == 0
+    assert (here / "two.csv").read_text().splitlines()[1].startswith(";".join(rows[0]))
+    for name in ("one.csv", "two.csv"):
+        again = fednlp("evaluate", trained, "--data", name, "--json")
+        assert again.out == fednlp("evaluate", trained, "--data", "semi.csv", "--json").out
+    for given, out in (("tabs.tsv", "three.csv"), ("semi.csv", "four.tsv")):
+        assert fednlp("predict", trained, "--in", given, "--out", out).code == 0
+    assert (here / "three.csv").read_text().startswith("text,label,site,prediction\n")
+    assert (here / "four.tsv").read_text().startswith("text\tlabel\tsite\tprediction\n")
+    moved = here / "moved"
+    shutil.copytree(trained, moved)
+    settings = tomllib.loads((moved / "resolved.toml").read_text())
+    settings["data"]["path"] = str(here / "own.csv")
+    (moved / "resolved.toml").write_text(tomli_w.dumps(settings))
+    (here / "own.csv").write_text(texts.read_text().replace(",", ";"))
+    assert fednlp("evaluate", moved, "--out", "five.csv").code == 0
+    assert (here / "five.csv").read_text().startswith('"text";"label";"site";"example"')
+
+
 def test_a_long_file_is_predicted_in_pieces(fednlp: Type, here: Path, trained: Path) -> None:
     """Values of JSON lines stay what they are, whatever piece they are of; a later object may bring a column."""
     rows: list[dict[str, Any]] = [{"id": number, "text": f"word{number % 9} arts1"} for number in range(1100)]

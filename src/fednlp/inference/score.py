@@ -110,7 +110,7 @@ def evaluate_run(
     scores = replace(scores, unknown=unknown)
     if out is not None:
         added = [name for name in _ADDED if name != "probability" or probabilities is not None]
-        with table_writer(out, [*table.column_names, *added]) as write:
+        with table_writer(out, [*table.column_names, *added], data.delimiter) as write:
             done = 0
             for rows in _lines(trained, table, columns, numbers, predictions, probabilities, is_json(out)):
                 write(rows)
