@@ -927,6 +927,25 @@ def test_a_label_that_the_model_does_not_know(fednlp: Type, here: Path, trained:
     assert sum(json.loads(result.out)["by_label"]["support"]) == 1
 
 
+def test_a_file_without_a_label_that_the_model_knows(
+    refused: Callable[..., str], fednlp: Type, here: Path, trained: Path
+) -> None:
+    """Its score would mean nothing: the error names both lists, and the column that has known labels."""
+    rows = [f"word{number} arts1,{number % 7},{'arts' if number % 2 else 'sports'}" for number in range(21)]
+    (here / "codes.csv").write_text("\n".join(["text,label,desk or team", *rows, ""]))
+    said = refused("evaluate", trained, "--data", "codes.csv", "--out", "scored.csv")
+    assert "codes.csv: the model knows none of the labels there ('0', '1', '2', '3', '4' and 2 more)" in said
+    assert "in the column 'label'; it knows 'arts', 'economy', 'science', 'sports'" in said
+    assert said.endswith("add --label 'desk or team'")
+    assert not (here / "scored.csv").exists()
+    found = fednlp("evaluate", trained, "--data", "codes.csv", "--label", "desk or team", "--json")
+    assert json.loads(found.out)["unknown_labels"] == {}
+    (here / "few.csv").write_text(f"text,label\nword1,Arts\nword2,{'S' * 99}\n")
+    said = refused("evaluate", trained, "--data", "few.csv")
+    assert f"('Arts', '{'S' * 40}...')" in said
+    assert said.endswith("name the column of the labels with --label COLUMN, or write them as the model does")
+
+
 def test_evaluate_a_federation_on_a_file_with_other_columns(
     fednlp: Type, refused: Callable[..., str], trained: Path, texts: Path, tmp_path: Path
 ) -> None:
@@ -1030,6 +1049,35 @@ def test_predict_a_file(fednlp: Type, refused: Callable[..., str], here: Path, t
     assert not (here / "q.csv").exists()
     assert "there is no file" in refused("predict", trained, "--in", "nots.csv", "--out", "q.csv")
     assert ".csv, .tsv or .jsonl" in refused("predict", trained, "word1", "--out", "q.xlsx")
+
+
+def test_the_delimiter_of_the_input_is_kept(
+    fednlp: Type, here: Path, trained: Path, texts: Path, document: Document
+) -> None:
+    """Also where a run's own test set is evaluated; files of other formats have their own delimiter."""
+    rows = [list(row.values()) for row in csv_of(texts)[:9]]
+    for name, mark in (("semi.csv", ";"), ("tabs.tsv", "\t")):
+        lines = [["text", "label", "site"], *rows]
+        (here / name).write_text("".join(mark.join(line) + "\n" for line in lines))
+    assert fednlp("predict", trained, "--in", "semi.csv", "--out", "one.csv", "--probabilities").code == 0
+    assert (here / "one.csv").read_text().startswith('"text";"label";"site";"prediction";"probability_arts"')
+    assert fednlp("evaluate", trained, "--data", "semi.csv", "--out", "two.csv").code == 0
+    assert (here / "two.csv").read_text().splitlines()[1].startswith(";".join(rows[0]))
+    for name in ("one.csv", "two.csv"):
+        again = fednlp("evaluate", trained, "--data", name, "--json")
+        assert again.out == fednlp("evaluate", trained, "--data", "semi.csv", "--json").out
+    for given, out in (("tabs.tsv", "three.csv"), ("semi.csv", "four.tsv")):
+        assert fednlp("predict", trained, "--in", given, "--out", out).code == 0
+    assert (here / "three.csv").read_text().startswith("text,label,site,prediction\n")
+    assert (here / "four.tsv").read_text().startswith("text\tlabel\tsite\tprediction\n")
+    moved = here / "moved"
+    shutil.copytree(trained, moved)
+    settings = tomllib.loads((moved / "resolved.toml").read_text())
+    settings["data"]["path"] = str(here / "own.csv")
+    (moved / "resolved.toml").write_text(tomli_w.dumps(settings))
+    (here / "own.csv").write_text(texts.read_text().replace(",", ";"))
+    assert fednlp("evaluate", moved, "--out", "five.csv").code == 0
+    assert (here / "five.csv").read_text().startswith('"text";"label";"site";"example"')
 
 
 def test_a_long_file_is_predicted_in_pieces(fednlp: Type, here: Path, trained: Path) -> None:

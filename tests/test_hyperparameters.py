@@ -330,6 +330,11 @@ def test_on_the_command_line(experiment: Make, tmp_path: Path, monkeypatch: pyte
     assert "Choice of settings" in page
     with (tmp_path / "cmp/report/tuning.csv").open() as file:
         assert len(list(csv.reader(file))) == 5
+    own = {path: path.read_bytes() for path in (tmp_path / "cmp/report").rglob("*") if path.is_file()}
+    again = CliRunner().invoke(app, ["report", "cmp"], catch_exceptions=False)
+    assert again.exit_code == 0, again.output
+    assert {path: path.read_bytes() for path in (tmp_path / "cmp/report").rglob("*") if path.is_file()} == own
+    assert len(again.output.splitlines()) == len(own)
     alone = CliRunner().invoke(app, [*options, "--trials", "2"])
     assert isinstance(alone.exception, ConfigError)
     assert "--trials goes with --tune" in str(alone.exception)

@@ -1,7 +1,7 @@
 """The shapes of the files of a run directory: their keys and types. Older and newer runs may have further keys."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -196,6 +196,38 @@ class Profile(Shape):
     workers: list[dict[str, Number]]
 
 
+class TrialsColumn(Shape):
+    """The scores of trials after a round."""
+
+    key: str
+    heading: str
+    kind: Literal["share", "plain"]
+
+
+class TrialScores(Shape):
+    """The scores of one trial."""
+
+    values: Annotated[list[Number | None], Field(min_length=1)]
+
+
+class TrialsRow(Shape):
+    """One trial; the further keys are those of the columns."""
+
+    trial: str
+    baseline: str | None
+    seeds: Count
+    __pydantic_extra__: dict[str, TrialScores | None]
+
+
+class Trials(Shape):
+    """``tuning.json``: the trials by which the settings of a comparison were chosen."""
+
+    caption: str
+    columns: list[TrialsColumn]
+    rows: list[TrialsRow]
+    notes: list[str]
+
+
 SHAPES: Mapping[str, type[Shape]] = {
     "task.json": TaskFile,
     "algorithm.json": AlgorithmFile,
@@ -206,5 +238,6 @@ SHAPES: Mapping[str, type[Shape]] = {
     "labels.json": Labels,
     "profile.json": Profile,
     "cross_client_evaluation.json": Matrix,
+    "tuning.json": Trials,
 }
 """Shape of each file by its name."""

@@ -133,7 +133,7 @@ def _check(comparison: _Comparison, search: dict[str, Any]) -> None:
 def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups, list[Path]]":
     """Make the runs of one experiment; print and write its tables, and return its runs by method and the files."""
     from fednlp.cli.console import Console, show_table
-    from fednlp.reports import compare_table, read_run, write_report, write_table
+    from fednlp.reports import compare_table, read_run, write_report
     from fednlp.reports.groups import algorithm_title
     from fednlp.reports.sections.clients import clients_table
     from fednlp.simulation.compare import compare as compare_runs
@@ -157,7 +157,6 @@ def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups,
     by_client = clients_table(groups)
     if by_client is not None:
         show_table(by_client)
-        pages += write_table(by_client, report, "clients")
     return groups, pages
 
 

@@ -1,6 +1,7 @@
 """fednlp run, report."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -85,7 +86,7 @@ def _number(key: str, change: str) -> int:
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run directories.")],
+    runs: Annotated[list[Path], typer.Argument(help="Run directories, or the folder of a comparison.")],
     out: Annotated[
         Path | None, typer.Option(help="Folder for the report; the first run's by default.")
     ] = None,
@@ -95,6 +96,13 @@ def report(
 ) -> None:
     """Write one self-contained HTML page, and Markdown, about one or several runs."""
     from fednlp.reports import write_report
+    from fednlp.reports.comparison import lacks_trials
 
     for path in write_report(runs, out or runs[0] / "report", target):
         print(path)
+    for folder in filter(lacks_trials, runs):
+        print(
+            f"the trials in {folder / 'tuning'} are not shown: their table comes with the report that fednlp compare "
+            "writes at its end",
+            file=sys.stderr,
+        )

@@ -84,6 +84,7 @@ def _csv(path: Path, usual: str, given: str | None) -> Rows:
         lambda roles: csv_rows(path, delimiter),
         f"{path}:1 (taken for the column names)",
         "" if delimiter in (usual, given) else f"a {delimiter_name(delimiter)} separates the cells",
+        delimiter if usual == DELIMITERS[".csv"] else None,
     )
 
 
@@ -227,6 +228,7 @@ def joined_rows(parts: Sequence[tuple[str, Rows]], field: str | None = None) -> 
     """
     added = [field] if field else []
     first, last = parts[0][1].shown, parts[-1][1].shown
+    delimiters = {part.delimiter for _, part in parts}
 
     def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
         opened = parts[0][1].read(roles)
@@ -242,6 +244,7 @@ def joined_rows(parts: Sequence[tuple[str, Rows]], field: str | None = None) -> 
         read,
         parts[0][1].names_at,
         _joined_note([part.note for _, part in parts]),
+        delimiters.pop() if len(delimiters) == 1 else None,
     )
 
 

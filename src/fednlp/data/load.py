@@ -191,6 +191,7 @@ def _assemble(
         fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
         silo=SILO if opened.silos else None,
         notes=opened.notes,
+        delimiter=(opened.test or opened.train).delimiter,
     )
 
 

@@ -26,8 +26,8 @@ Record = tuple[str, dict[str, Any]]
 """A row's values by its columns' own names, after its place for people: ``"file.csv:3"``."""
 
 
-def read_records(path: Path) -> tuple[Sequence[str], Iterator[Record]]:
-    """Return the columns of a file, and its rows one after the other.
+def read_records(path: Path) -> tuple[Sequence[str], Iterator[Record], str | None]:
+    """Return the columns of a file, its rows one after the other, and what separates the cells of a ``.csv`` file.
 
     Args:
         path: Any file that :func:`fednlp.data.files.file_rows` reads. Values are strings; those of JSON lines
@@ -42,8 +42,8 @@ def read_records(path: Path) -> tuple[Sequence[str], Iterator[Record]]:
     rows = file_rows(path)
     columns, placed = rows.read({})
     if rows.what[0] == "json lines":
-        return columns, json_objects(path)
-    return columns, _records(columns, placed)
+        return columns, json_objects(path), None
+    return columns, _records(columns, placed), rows.delimiter
 
 
 def _records(columns: Sequence[str], placed: Iterator[Located]) -> Iterator[Record]:
@@ -69,22 +69,26 @@ def is_json(path: Path) -> bool:
 
 
 @contextmanager
-def table_writer(path: Path, columns: Sequence[str]) -> Iterator[Write]:
+def table_writer(path: Path, columns: Sequence[str], csv_delimiter: str | None = None) -> Iterator[Write]:
     """Open a file for rows, and give the function that writes some; the file is there once it is whole.
 
     Args:
         path: Its ending says how: ``.csv``, ``.tsv`` or ``.tab``; ``.jsonl``, ``.ndjson`` or ``.json``.
         columns: Of a CSV or TSV file; JSON lines hold whatever each row has.
+        csv_delimiter: What separates the cells of a ``.csv`` file; a comma if left out.
 
     Raises:
         DataError: The ending is another.
         RunError: The file cannot be written.
     """
     check_table(path)
-    delimiter = DELIMITERS.get(path.suffix.lower())
+    usual = DELIMITERS.get(path.suffix.lower())
+    delimiter = csv_delimiter if csv_delimiter and usual == DELIMITERS[".csv"] else usual
+    # A reader that looks for the delimiter must find no other one in the header line, such as a comma in a name.
+    quoted = delimiter != usual
     with atomic(path, _REMEDY) as file:
         if delimiter is not None:
-            file.write(_csv_lines([columns], delimiter))
+            file.write(_csv_lines([columns], delimiter, quoted))
 
         def write(rows: Iterable[Mapping[str, Any]]) -> None:
             if delimiter is None:
@@ -100,9 +104,14 @@ def _json_line(row: Mapping[str, Any]) -> bytes:
     return json.dumps(row, ensure_ascii=False).encode() + b"\n"
 
 
-def _csv_lines(rows: Iterable[Sequence[Any]], delimiter: str) -> bytes:
+def _csv_lines(rows: Iterable[Sequence[Any]], delimiter: str, quoted: bool = False) -> bytes:
     text = io.StringIO()
-    csv.writer(text, delimiter=delimiter, lineterminator="\n").writerows(rows)
+    csv.writer(
+        text,
+        delimiter=delimiter,
+        lineterminator="\n",
+        quoting=csv.QUOTE_ALL if quoted else csv.QUOTE_MINIMAL,
+    ).writerows(rows)
     return text.getvalue().encode()
 
 

@@ -54,6 +54,7 @@ class Rows:
             canonical name (:mod:`fednlp.formulations`) by the column's own.
         names_at: Where the column names stand, for people; ``shown`` by default.
         note: What was found out about how to read them, for people; empty where nothing was.
+        delimiter: What separates the cells of ``.csv`` files; None for other files, and where several differ.
     """
 
     what: tuple[str, ...]
@@ -63,6 +64,7 @@ class Rows:
     read: Callable[[Mapping[str, str]], tuple[Sequence[str], Iterator[Located]]]
     names_at: str = ""
     note: str = ""
+    delimiter: str | None = None
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,7 @@ class TextData:
         silo: The column that names the silo of every row; None where the data are not of silos.
         notes: What was found out about the files, for people: silos, and what separates cells.
         drawn_from: How many examples each split had before a sample was drawn; empty where none was.
+        delimiter: What separates the cells of the ``.csv`` file that the test examples are from; None for other files.
     """
 
     name: str
@@ -64,6 +65,7 @@ class TextData:
     silo: str | None = None
     notes: tuple[str, ...] = ()
     drawn_from: Mapping[Split, int] = field(default_factory=dict)
+    delimiter: str | None = None
 
     def __repr__(self) -> str:
         labels = f", {plural(len(self.label_names), 'label')}" if self.label_names else ""

@@ -23,10 +23,12 @@ class InputRows:
     Attributes:
         columns: Names of the rows' own columns.
         rows: For each row its own columns, and the row as the task reads it.
+        delimiter: What separates the cells of the ``.csv`` file that the rows are from; None for others.
     """
 
     columns: Sequence[str]
     rows: Iterator[tuple[Mapping[str, Any], Row]]
+    delimiter: str | None = None
 
 
 def rows_of_texts(trained: Trained, texts: Iterable[str], extra_columns: Mapping[str, str]) -> InputRows:
@@ -77,7 +79,7 @@ def rows_of_file(
     """
     given, name = dict(extra_columns or {}), trained.task.name
     _require_columns(given)
-    columns, records = read_records(path)
+    columns, records, delimiter = read_records(path)
     own = _columns(trained, str(path), columns, text, given)
     first = _first(name)
 
@@ -95,7 +97,7 @@ def rows_of_file(
                 "means nothing"
             )
 
-    return InputRows(columns, rows())
+    return InputRows(columns, rows(), delimiter)
 
 
 def _require_columns(columns: Mapping[str, str]) -> None:

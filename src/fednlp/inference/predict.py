@@ -172,7 +172,8 @@ def write_predictions(
     ``probability_<label>`` for each label; or, of the ``top`` likeliest, ``label_1``, ``probability_1`` and so on.
 
     Args:
-        path: The file; its suffix selects the format (:func:`fednlp.data.records.table_writer`).
+        path: The file; its suffix selects the format (:func:`fednlp.data.records.table_writer`). The cells of a
+            ``.csv`` file are separated as in the one that the rows are from.
         trained: The model.
         inputs: The rows.
         probabilities: Write the probabilities of labels too.
@@ -190,7 +191,7 @@ def write_predictions(
         added += ["probabilities"] if is_json(path) else _probability_columns(trained, top)
     check_free(inputs.columns, added)
     count = 0
-    with table_writer(path, [*inputs.columns, *added]) as write:
+    with table_writer(path, [*inputs.columns, *added], inputs.delimiter) as write:
         for some in _lists(predictions(trained, inputs, probabilities=probabilities, top=top)):
             write(_line(one) if is_json(path) else _cells(one, top) for one in some)
             count += len(some)

@@ -15,17 +15,17 @@ from fednlp.data import CATALOGUE, TextData, load_data
 from fednlp.data.columns import LISTS, MissingColumns
 from fednlp.data.features import row_batches, write_features
 from fednlp.data.files import suffix_of
-from fednlp.data.profiling.statistics import count_labels
 from fednlp.data.readers.csv_files import DELIMITERS
 from fednlp.data.records import check_table, is_json, table_writer
 from fednlp.data.textdata import Split
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
 from fednlp.formulations import TASKS
+from fednlp.inference.known_labels import unknown_labels, warning
 from fednlp.inference.model import OnProgress, Trained, open_trained
 from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
 from fednlp.simulation.components import open_data
-from fednlp.tasks.label_scores import LabelScores, by_label
+from fednlp.tasks.label_scores import LabelScores, by_label, scores_labels
 from fednlp.training.scores import defined
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def evaluate_run(
         columns: The file's own names of columns by the canonical ones, where they are others than in the run's data.
 
     Raises:
+        DataError: The data have labels, and the model knows none of them.
         FednlpError: The data or the model cannot be loaded, or the file cannot be written; the message says why.
     """
     if out is not None:
@@ -99,14 +100,17 @@ def evaluate_run(
         check_free(table.column_names, _ADDED)
     table = table.take(numbers)
     columns = {name: own for name, own in data.columns.items() if own in table.column_names}
+    unknown: dict[str, int] = {}
+    if scores_labels(trained.task):
+        split: Split = "test" if path is None else "train"
+        unknown = unknown_labels(data, split, trained.task.labels)  # type: ignore[attr-defined]
+        if unknown:
+            log(warning(unknown, data.schema.kind == "tags"))
     scores, predictions, probabilities = _scored(trained, table, columns, on_progress, likely=out is not None)
-    if scores.labels is not None:
-        scores = replace(scores, unknown=_unknown(trained, data, "test" if path is None else "train"))
-        if scores.unknown:
-            log(_unknown_text(scores.unknown, data.schema.kind == "tags"))
+    scores = replace(scores, unknown=unknown)
     if out is not None:
         added = [name for name in _ADDED if name != "probability" or probabilities is not None]
-        with table_writer(out, [*table.column_names, *added]) as write:
+        with table_writer(out, [*table.column_names, *added], data.delimiter) as write:
             done = 0
             for rows in _lines(trained, table, columns, numbers, predictions, probabilities, is_json(out)):
                 write(rows)
@@ -199,29 +203,6 @@ def _scored(
         labels = by_label(trained.task, predictions, features, everyone)
     metrics["loss"] = loss / weight if weight else None
     return Scores(metrics, labels), predictions, probabilities
-
-
-def _unknown(trained: Trained, data: TextData, split: Split) -> dict[str, int]:
-    """Count the labels, or tags, that the model does not know."""
-    known = set(trained.task.labels)  # type: ignore[attr-defined]
-    counts = count_labels(data)[split].tolist()
-    return {
-        name: count
-        for name, count in zip(data.label_names, counts, strict=True)
-        if count and name not in known
-    }
-
-
-def _unknown_text(unknown: Mapping[str, int], tags: bool) -> str:
-    """Return a warning about labels that the model does not know, with their effect on the scores."""
-    names = ", ".join(repr(name) for name in list(unknown)[:5]) + (" ..." if len(unknown) > 5 else "")
-    count = sum(unknown.values())
-    if tags:
-        return f"warning: {plural(count, 'word')} with a tag that the model does not know ({names}): always wrong"
-    return (
-        f"warning: {plural(count, 'row')} with a label that the model does not know ({names}): wrong in accuracy, and "
-        "left out of the other scores"
-    )
 
 
 def _lines(

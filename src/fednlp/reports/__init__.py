@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fednlp.errors import RunError
+from fednlp.reports.comparison import kept_trials, run_directories
 from fednlp.reports.groups import group_runs
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, curve, read_run
 from fednlp.reports.render import write_table
+from fednlp.reports.sections.clients import clients_table
 from fednlp.reports.sections.cross_client import cross_client_tables
 from fednlp.reports.table import Table, across_table, compare_table
 from fednlp.reports.trackers import open_trackers, round_numbers
@@ -38,18 +40,20 @@ def write_report(
     """Write the report of one or several runs: ``report.html``, ``report.md``, figures and the tables.
 
     Args:
-        run_folders: Run directories; runs that differ only in their seeds are shown as one.
+        run_folders: Run directories, and folders of comparisons, which stand for the run directories in them. Runs
+            that differ only in their seeds are shown as one.
         out: The folder to write into (made where it is missing).
         target: A value of the task's metric, 0.84 for 84 %: the report says what each algorithm spent to
             reach it. By default shares of the best final figure are taken.
-        tuning: The trials by which the runs' settings were chosen, if they were.
+        tuning: The trials by which the runs' settings were chosen, if they were; by default those that the report in
+            the folder of a comparison shows.
 
     Returns:
         The files written, the HTML page first.
 
     Raises:
-        RunError: A folder is not a run directory, or is damaged; ``out`` cannot be written; or the metric
-            cannot be ``target``.
+        RunError: A folder is neither a run directory nor that of a comparison, or is damaged; ``out`` cannot be
+            written, or its report shows trials that the new one would not; or the metric cannot be ``target``.
     """
     from fednlp.disk import writing
     from fednlp.reports.content import build
@@ -58,13 +62,16 @@ def write_report(
 
     if not run_folders:
         raise RunError(
-            "a report needs at least one run directory; give the folder that fednlp run --out made"
+            "a report needs at least one run directory; give the folder that fednlp run --out made, or that of fednlp "
+            "compare --out"
         )
-    runs = [read_run(folder) for folder in run_folders]
+    tuning = tuning or kept_trials(run_folders, out)
+    runs = [read_run(folder) for folder in run_directories(run_folders)]
     document = build(runs, target, tuning)
     groups = group_runs(runs)
     tables = {"table": compare_table(groups), **cross_client_tables(groups)}
-    tables |= {} if tuning is None else {"tuning": tuning}
+    further = {"tuning": tuning, "clients": clients_table(groups)}
+    tables |= {stem: table for stem, table in further.items() if table is not None}
     out = Path(out)
     page, text = out / "report.html", out / "report.md"
     html, markdown = to_html(document, out), to_markdown(document)

@@ -49,10 +49,15 @@ def by_label(
         features: Of the data.
         indices: Example numbers.
     """
-    if not defined_together(task, "by_label", "metrics"):
+    if not scores_labels(task):
         return None
     found: LabelScores = task.by_label(predictions, features, indices)  # type: ignore[attr-defined]
     return found
+
+
+def scores_labels(task: Task) -> bool:
+    """Return whether a task has scores by label."""
+    return defined_together(task, "by_label", "metrics")
 
 
 def defined_together(task: Task, optional: str, needed: str) -> bool:
