@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
+from warnings import catch_warnings
 
 import pytest
 from cryptography import x509
@@ -194,6 +195,18 @@ def test_garbage_is_no_certificate_request_or_key(content: bytes) -> None:
         for pem in (content, b"-----BEGIN CERTIFICATE-----\n" + content + b"\n-----END CERTIFICATE-----\n"):
             with pytest.raises(IdentityError):
                 read(pem)
+
+
+@pytest.mark.parametrize("warnings", ["error", "ignore"])
+def test_a_serial_number_below_zero_is_refused(warnings: str) -> None:
+    """cryptography warns of it, and reads it all the same."""
+    good = self_signed()
+    der = bytearray(good.public_bytes(Encoding.DER))
+    serial = good.serial_number.to_bytes((good.serial_number.bit_length() + 8) // 8, "big")
+    der[der.index(serial)] |= 0x80
+    pem = b"-----BEGIN CERTIFICATE-----\n" + encodebytes(bytes(der)) + b"-----END CERTIFICATE-----\n"
+    with catch_warnings(action=warnings), pytest.raises(IdentityError, match="damaged"):  # type: ignore[call-overload]
+        load_certificate(pem)
 
 
 @pytest.mark.parametrize(

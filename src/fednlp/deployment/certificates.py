@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
     load_pem_private_key,
 )
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import NameOID
 
 from fednlp.errors import IdentityError
@@ -105,8 +106,11 @@ def load_certificate(pem: bytes) -> x509.Certificate:
     try:
         certificate = x509.load_pem_x509_certificate(pem)
         _p256(certificate.public_key(), "certificate")
-    except DAMAGED:
+        numbered = certificate.serial_number > 0
+    except (*DAMAGED, CryptographyDeprecationWarning):  # the warning is an error where one asks for that
         raise IdentityError("the certificate is damaged") from None
+    if not numbered:
+        raise IdentityError("the certificate is damaged: its serial number is not above zero")
     return certificate
 
 

@@ -184,6 +184,12 @@ def stat_of(group: Sequence[Run], measure: Callable[[Run], Any]) -> Stat | None:
     return Stat(known) if known else None
 
 
+def stated_notes(runs: Groups) -> list[str]:
+    """Return what runs state of themselves, such as that hidden labels were read; each once a method."""
+    notes = (f"{label}: {note}" for label, group in runs.items() for run in group for note in _stated(run))
+    return list(dict.fromkeys(notes))
+
+
 def _notes(runs: Groups) -> Iterator[str]:
     seen = set()
     for label, group in runs.items():
@@ -194,9 +200,13 @@ def _notes(runs: Groups) -> Iterator[str]:
                     yield f"{label}: {note}"
 
 
-def _run_notes(run: Run) -> Iterator[str]:
+def _stated(run: Run) -> Iterator[str]:
     if run.summary and run.summary.get("note"):
         yield str(run.summary["note"])
+
+
+def _run_notes(run: Run) -> Iterator[str]:
+    yield from _stated(run)
     if own_models(run) and run.scores("global"):
         alone = not run.setting("evaluation.server_model", False)
         what = "the mean of the models of some clients" if alone else "that of the server's model"

@@ -13,7 +13,7 @@ from fednlp.reports.document import Block, Grid, Picture
 from fednlp.reports.groups import Groups, group_baseline, metric_of
 from fednlp.reports.read import ClientTable, Run
 from fednlp.reports.render import grid, leaders
-from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
+from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow, stated_notes
 
 MOST_CLIENTS = 20
 """Up to so many clients are shown one by one."""
@@ -52,7 +52,7 @@ def clients_table(groups: Groups) -> Table | None:
         sizes = {size: Stat((float(getattr(first, size)[place]),)) for size in _SIZES}
         own = {title: stats[place] for title, stats in scores.items()}
         rows.append(TableRow(name, None, seeds, {**sizes, **own}))
-    notes = [*(_extremes(title, rows) for title in scores), _left_out(groups, alike)]
+    notes = [*(_extremes(title, rows) for title in scores), _left_out(groups, alike), *stated_notes(groups)]
     caption = _caption(metric, seeds) if scores else "How many examples each client has."
     return Table(tuple(columns), tuple(rows), caption, tuple(filter(None, notes)), head="Client")
 
