@@ -43,14 +43,13 @@ def shown_of(findings: Sequence[Finding]) -> int:
 
 def finding_of(results: Results, paper: str, entry: str) -> Finding | None:
     """Return what was found of a table or figure; None where nothing is said of it."""
-    every = (one for found in _papers_named(paper, [results]) for one in found.entries if one.id == entry)
-    return next(every, None)
+    found = results.paper(paper)
+    return None if found is None else found.entry(entry)
 
 
 def _papers_named(name: str, joined: Sequence[Results]) -> list[PaperResults]:
     """Return what each of the others found of a paper, one result each."""
-    found = ((one for one in results.papers if one.name == name) for results in joined)
-    return [first for some in found if (first := next(some, None))]
+    return [found for results in joined if (found := results.paper(name))]
 
 
 def _seconds(papers: Mapping[str, Paper], results: Results) -> float:
@@ -80,7 +79,7 @@ def _paper(paper: Paper, found: Sequence[PaperResults]) -> PaperResults:
 
 def _finding(paper: Paper, entry: Entry, found: Sequence[PaperResults]) -> Finding:
     """Return what was found of a table or figure, here first."""
-    own = [(one, finding) for one in found for finding in [f for f in one.entries if f.id == entry.id][:1]]
+    own = [(one, finding) for one in found if (finding := one.entry(entry.id))]
     findings = [finding for _, finding in own]
     here, others = findings[0], findings[1:]
     if entry.impossible or not others:

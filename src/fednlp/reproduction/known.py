@@ -52,12 +52,13 @@ def known(paper: Paper, entry: Entry, joined: Sequence[Results], most_seeds: int
     sources: set[Source] = set()
     whole = False
     for results in joined:
-        for found in [one for one in results.papers if one.name == paper.name][:1]:
-            for finding in [one for one in found.entries if one.id == entry.id][:1]:
-                sources |= sources_of(paper, entry, found, finding)
-                all_runs = _number_of_runs(paper, entry, most_seeds)
-                made = finding.state == "made" and finding.runs >= all_runs
-                whole = whole or (made and not _lacking(entry, finding))
+        found = results.paper(paper.name)
+        finding = found.entry(entry.id) if found else None
+        if found is None or finding is None:
+            continue
+        sources |= sources_of(paper, entry, found, finding)
+        made = finding.state == "made" and finding.runs >= _number_of_runs(paper, entry, most_seeds)
+        whole = whole or (made and not _lacking(entry, finding))
     return Known(frozenset(sources), whole)
 
 

@@ -209,6 +209,10 @@ class PaperResults(_Part):
         """The name of its page, without the ending."""
         return f"{self.number or 'paper'}-{self.name}"
 
+    def entry(self, name: str) -> Finding | None:
+        """Return what was found of a table or figure, by its id; None where nothing is said of it."""
+        return next((one for one in self.entries if one.id == name), None)
+
 
 class Results(_Part):
     """``results.json``: all that the pages show but the drawn pictures.
@@ -220,6 +224,10 @@ class Results(_Part):
 
     seconds: Seconds
     papers: list[PaperResults]
+
+    def paper(self, name: str) -> PaperResults | None:
+        """Return what was found of a paper; None where nothing is said of it."""
+        return next((one for one in self.papers if one.name == name), None)
 
     def to_json(self) -> str:
         """Return it as JSON: what holds no further list or table stands on a line."""
