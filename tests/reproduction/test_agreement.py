@@ -3,17 +3,18 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
 from fednlp.reproduction.agreement import Claim, Verdict, interval, judge, spearman, standard_error
 
 _FLOATS = st.floats(-100, 100, allow_subnormal=False)
+_COUNTS = st.tuples(st.integers(1, 100), st.integers(1, 100))
 
 
-def claim(kind: str, rows: str, **options: float) -> Claim:
-    """Return a claim about rows of one letter."""
+def claim(kind: str, rows: str | list[str], **options: float) -> Claim:
+    """Return a claim about rows, of one letter where they are given as a word."""
     return Claim.model_validate({"says": "x", "kind": kind, "rows": list(rows), **options})
 
 
@@ -89,14 +90,47 @@ def test_seeds_that_only_one_method_has_do_not_turn_a_difference_round() -> None
     assert judge(claim("highest", "ba"), rows) == Verdict(True, False, 2)
 
 
-@pytest.mark.parametrize(
-    "made",
-    [claim("ratio", "ba", at_least=0.5), claim("ratios fall", "baab"), claim("close", "ab", within=9.0)],
+@given(
+    st.sampled_from([2, 4]).flatmap(lambda seeds: st.lists(_COUNTS, min_size=seeds, max_size=seeds)),
+    st.sampled_from([0.5, 1.0, 2.0]),
+    st.integers(0, 50),
 )
-def test_claims_without_an_interval_are_of_one_seed_only_where_there_is_one(made: Claim) -> None:
-    one, two = {0: 1.0}, {0: 1.0, 1: 2.0}
-    assert judge(made, {"a": two, "b": {0: 2.0, 1: 3.0}}).text == "agrees"
-    assert judge(made, {"a": one, "b": {0: 2.0, 1: 3.0}}).text == "agrees (one seed)"
+def test_a_ratio_and_a_closeness_are_as_clear_as_the_orders_that_they_stand_for(
+    found: list[tuple[int, int]], bound: float, within: int
+) -> None:
+    """The figures are such that no sum or mean is rounded."""
+    a, b = ({seed: pair[side] for seed, pair in enumerate(found)} for side in (0, 1))
+    scaled = {seed: bound * value for seed, value in b.items()}
+    above, below = ({seed: value + side * within for seed, value in b.items()} for side in (1, -1))
+    rows = {"a": a, "b": b, "scaled": scaled, "above": above, "below": below}
+    for ratio, order in (("at_least", ["a", "scaled"]), ("at_most", ["scaled", "a"])):
+        assert (
+            judge(claim("ratio", "ab", **{ratio: bound}), rows).clear
+            == judge(claim("highest", order), rows).clear
+        )
+    orders = [judge(claim("highest", names), rows) for names in (["above", "a"], ["a", "below"])]
+    close = judge(claim("close", "ab", within=within), rows)
+    assume(all(one.holds for one in orders) == close.holds)  # an order of equal figures does not hold
+    wrong = [bool(one.clear) for one in orders if not one.holds]
+    assert close.clear == (any(wrong) if wrong else all(one.clear for one in orders))
+
+
+def test_ratios_with_seeds_by_hand() -> None:
+    rows = {
+        "slow": {0: 8.0, 1: 8.1, 2: 7.9},
+        "fast": {0: 4.0, 1: 4.0, 2: 4.0},
+        "wide": {0: 5.0, 1: 15.0, 2: 7.0},
+        "none": {0: 0.0, 1: 0.0, 2: 0.0},
+    }
+    assert judge(claim("ratio", ["slow", "fast"], at_least=1.9), rows) == Verdict(True, True, 3)
+    assert judge(claim("ratio", ["slow", "fast"], at_least=2.0), rows) == Verdict(True, False, 3)
+    assert judge(claim("ratio", ["slow", "fast"], at_least=1.5, at_most=1.9), rows) == Verdict(False, True, 3)
+    assert judge(claim("ratios fall", ["slow", "fast", "fast", "slow"]), rows) == Verdict(True, True, 3)
+    assert judge(claim("ratios fall", ["wide", "fast", "slow", "fast"]), rows) == Verdict(True, False, 3)
+    assert judge(claim("ratios fall", ["slow", "none", "slow", "fast"]), rows) == Verdict(True, False, 3)
+    assert judge(claim("close", ["slow", "fast"], within=4.5), rows) == Verdict(True, True, 3)
+    assert judge(claim("close", ["slow", "fast"], within=3.0), rows) == Verdict(False, True, 3)
+    assert judge(claim("close", ["wide", "slow"], within=2.0), rows) == Verdict(True, False, 3)
 
 
 def test_verdicts_in_words() -> None:

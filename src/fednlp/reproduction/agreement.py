@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal, Self, TypeVar
@@ -63,7 +63,8 @@ class Verdict:
         holds: Whether it holds for the means over seeds; None where a figure is missing.
         clear: Whether its differences are larger than their uncertainty: all of them where it holds, and one that
             contradicts it where it does not. The uncertainty is the 95 % interval of the mean of the differences seed
-            by seed or, for one seed, of a difference of accuracies on the test set. None where that is not known.
+            by seed or, for one seed, of a difference of accuracies on the test set. The difference of a ratio is that
+            of the first figure and the bound times the second. None where the uncertainty is not known.
         seeds: The fewest seeds that two of the compared figures share.
     """
 
@@ -144,33 +145,53 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
     if len(figures) < len(given):
         return Verdict(None)
     means = [statistics.fmean(values.values()) for values in figures]
-    pairs = _pairs(claim, figures)
-    seeds = min(len(a.keys() & b.keys()) for a, b in pairs)
-    holds = _holds(claim, means)
+    known = [error for name in claim.rows if (error := (errors or {}).get(name)) is not None]
+    if claim.kind == "ratios fall":
+        means = [_ratio(a, b) for a, b in zip(means[::2], means[1::2], strict=True)]
+        figures, known = _ratios(figures), []
+    pairs = _pairs(claim, range(len(means)))
+    seeds = min(len(figures[a].keys() & figures[b].keys()) for a, b in pairs)
+    checks = [(margin, a, b) for a, b in pairs for margin in _margins(claim)]
+    found = [margin.of(means[a], means[b]) for margin, a, b in checks]
+    right = [one > 0 or (one == 0 and claim.kind in ("ratio", "close")) for one in found]
+    if seeds < _FEWEST_SEEDS and len(known) < len(means):
+        return Verdict(all(right), None, seeds)
     if seeds < _FEWEST_SEEDS:
-        known = [error for name in claim.rows if (error := (errors or {}).get(name)) is not None]
-        return Verdict(holds, _is_decided(claim, holds, means, known), seeds)
-    if claim.kind in ("ratio", "ratios fall", "close"):
-        return Verdict(holds, seeds=seeds)
-    greater = [a > b for a, b in _pairs(claim, means)]
-    clear = [
-        _is_clear(a, b) if right else _is_clear(b, a) for (a, b), right in zip(pairs, greater, strict=True)
-    ]
-    against = [one for one, right in zip(clear, greater, strict=True) if not right]
-    return Verdict(holds, any(against) if against else all(clear), seeds)
+        sizes = [_WIDE * margin.error(known[a], known[b]) for margin, a, b in checks]
+        clear = [abs(one) > size for one, size in zip(found, sizes, strict=True)]
+    else:
+        by_seed = [_by_seed(margin.of, figures[a], figures[b]) for margin, a, b in checks]
+        clear = [_is_clear(one, positive) for one, positive in zip(by_seed, right, strict=True)]
+    against = [one for one, positive in zip(clear, right, strict=True) if not positive]
+    return Verdict(all(right), any(against) if against else all(clear), seeds)
 
 
-def _holds(claim: Claim, means: Sequence[float]) -> bool:
+@dataclass(frozen=True)
+class _Margin:
+    """By how much a claim of two figures holds: ``sign * (a - scale * b) + offset``, negative where it does not."""
+
+    sign: float = 1.0
+    scale: float = 1.0
+    offset: float = 0.0
+
+    def of(self, a: float, b: float) -> float:
+        return self.sign * (a - self.scale * b) + self.offset
+
+    def error(self, of_a: float, of_b: float) -> float:
+        """Return its standard error; those of the figures count as independent: on one test set it is rather wide."""
+        return math.hypot(of_a, self.scale * of_b)
+
+
+def _margins(claim: Claim) -> list[_Margin]:
+    """Return what must be positive of each pair of figures."""
     match claim.kind:
         case "ratio":
-            return means[1] != 0 and claim.at_least <= means[0] / means[1] <= claim.at_most
-        case "ratios fall":
-            ratios = [a / b if b else math.inf for a, b in zip(means[::2], means[1::2], strict=True)]
-            return all(first > second for first, second in pairwise(ratios))
+            bounds = [(1.0, claim.at_least), (-1.0, claim.at_most)]
+            return [_Margin(sign, bound) for sign, bound in bounds if 0 < bound < math.inf]
         case "close":
-            return abs(means[0] - means[1]) <= claim.within
+            return [_Margin(sign, offset=claim.within) for sign in (1.0, -1.0)]
         case _:
-            return all(a > b for a, b in _pairs(claim, means))
+            return [_Margin()]
 
 
 def _pairs(claim: Claim, figures: Sequence[_T]) -> list[tuple[_T, _T]]:
@@ -186,36 +207,23 @@ def _pairs(claim: Claim, figures: Sequence[_T]) -> list[tuple[_T, _T]]:
             return [(other, figures[0]) for other in figures[1:]]
 
 
-def _is_decided(claim: Claim, holds: bool, means: Sequence[float], errors: Sequence[float]) -> bool | None:
-    """Return whether one seed decides: all differences, or one that contradicts, are larger than their 95 % interval.
-
-    The errors of two figures count as independent. As the test examples are the same, the interval is rather too wide.
-    None where an error is not known.
-    """
-    if len(errors) < len(means) or claim.kind == "ratios fall":
-        return None
-    found = _differences(claim, means, errors)
-    if holds:
-        return all(size > _WIDE * error for size, error in found)
-    return any(-size > _WIDE * error for size, error in found)
+def _by_seed(of: Callable[[float, float], float], a: Values, b: Values) -> Values:
+    """Return a function of two figures for the seeds that both have."""
+    return {seed: of(a[seed], b[seed]) for seed in sorted(a.keys() & b.keys())}
 
 
-def _differences(claim: Claim, means: Sequence[float], errors: Sequence[float]) -> list[tuple[float, float]]:
-    """Return the differences that are positive where a claim holds, each with its standard error."""
-    pairs = _pairs(claim, list(zip(means, errors, strict=True)))
-    if claim.kind == "ratio":
-        bounds = [(1, claim.at_least), (-1, claim.at_most)]
-        return [
-            (sign * (a - bound * b), math.hypot(of_a, bound * of_b))
-            for (a, of_a), (b, of_b) in pairs
-            for sign, bound in bounds
-            if 0 < bound < math.inf
-        ]
-    found = [(a - b, math.hypot(of_a, of_b)) for (a, of_a), (b, of_b) in pairs]
-    return [(claim.within - abs(gap), error) for gap, error in found] if claim.kind == "close" else found
+def _ratios(figures: Sequence[Values]) -> list[Values]:
+    """Return the ratio of each pair of rows, by seed."""
+    return [_by_seed(_ratio, a, b) for a, b in zip(figures[::2], figures[1::2], strict=True)]
 
 
-def _is_clear(a: Values, b: Values) -> bool:
-    """Return whether the first is the greater, seed by seed, by more than the 95 % interval of the difference."""
-    mean, half = interval([a[seed] - b[seed] for seed in sorted(a.keys() & b.keys())])
-    return half is not None and mean > half
+def _is_clear(margins: Values, positive: bool) -> bool:
+    """Return whether margins by seed are on one side of zero by more than the 95 % interval of their mean."""
+    if not all(map(math.isfinite, margins.values())):
+        return False
+    mean, half = interval(list(margins.values()))
+    return half is not None and (mean if positive else -mean) > half
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else math.inf
