@@ -44,8 +44,8 @@ def _an_order(value: Any) -> Any:
 class Algorithm(NamedFunction):
     """The method: see docs/methods. Its options are parameters of its function (:mod:`fednlp.federated.algorithms`).
 
-    ``order`` is of the baseline ``chained``: the names of the clients, or how their order is searched for. ``clients`` is
-    of the baseline ``centralised``: the names of those whose examples it has, of all clients if left out.
+    ``order`` is of the baseline ``chained``: the names of the clients, or how their order is searched for.
+    ``clients`` is of the baseline ``centralised``: the names of those whose examples it has; all if left out.
     """
 
     name: str = "fedavg"
