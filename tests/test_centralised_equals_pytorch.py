@@ -13,6 +13,7 @@ from torch import nn
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.errors import ConfigError
 from fednlp.models.pretrained import pretrained_model
 from fednlp.partition import Partition
 from fednlp.seeds import generator
@@ -167,6 +168,42 @@ def test_centralised(
     assert_same(run, model, start(tiny_model))
     assert [line["train_loss"] for line in lines_of(run)] == pytest.approx(means, rel=1e-3)
     assert [(line["steps"], line["examples"]) for line in lines_of(run)] == [(20, 160)] * 3
+
+
+def test_centralised_on_some_clients_is_a_loop_over_their_examples(
+    experiment: Make, tiny_model: Path, texts: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoTokenizer
+
+    some = {"algorithm.name": "centralised", "algorithm.clients": ["3", "1"], "num_rounds": 1}
+    settings = experiment(PLAIN | some | {"client.optimizer": "sgd", "client.learning_rate": 0.1})
+    run = fednlp.run(settings, tmp_path / "run")
+    partition = Partition.load(run.partition)
+    examples = np.sort(np.concatenate([partition.train(1), partition.train(3)]))
+    model, tokenizer, rows = start(tiny_model), AutoTokenizer.from_pretrained(tiny_model), rows_of(texts)
+    optimizer = optimizer_of(model, settings.client)
+    model.train()
+    for numbers in drawn(examples, 8, 0, "centralised", 0):
+        step(model, batch_of(rows, numbers, tokenizer), optimizer, settings.client.max_grad_norm)
+    assert_same(run, model, start(tiny_model))
+    assert [line["examples"] for line in lines_of(run)] == [len(examples)]
+    assert json.loads((run.folder / "summary.json").read_text())["note"] == "the examples of 3, 1"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"algorithm.clients": ["9"]}, "name clients, each once: 0, 1, 2, 3"),
+        ({"algorithm.clients": ["1", "1"]}, "each once"),
+        ({"algorithm.clients": []}, "algorithm.clients"),
+        ({"algorithm.clients": ["1"], "algorithm.name": "fedavg"}, "is for the baseline centralised"),
+    ],
+)
+def test_clients_that_cannot_be_trained_on(
+    changes: dict[str, Any], message: str, experiment: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fednlp.run(experiment({"algorithm.name": "centralised"} | changes), tmp_path / "run")
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])

@@ -24,10 +24,11 @@ def method_problems(experiment: ExperimentFields, given: Algorithm | None) -> li
         if section.name not in (*BASELINES, GIVEN)
     ]
     found = [*_baseline_problems(experiment), *_server_problems(experiment)]
-    if experiment.algorithm.order is not None and experiment.algorithm.name != "chained":
-        found.append(
-            'algorithm.order is for the baseline chained: say algorithm.name = "chained", or leave it out'
-        )
+    for option, baseline in (("order", "chained"), ("clients", "centralised")):
+        if getattr(experiment.algorithm, option) is not None and experiment.algorithm.name != baseline:
+            found.append(
+                f'algorithm.{option} is for the baseline {baseline}: say algorithm.name = "{baseline}", or leave it out'
+            )
     for section, registry, plugin in named:
         found += [] if plugin is None else foreign_options(section, registry, plugin)
     # Code that cannot be imported is reported already.

@@ -12,7 +12,7 @@ import numpy as np
 from fednlp.clock import STEPS, timed
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
-from fednlp.errors import TooFewClients
+from fednlp.errors import ConfigError, TooFewClients
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import count_nonfinite
 from fednlp.formatting.units import plural
@@ -28,10 +28,13 @@ from fednlp.training.scores import mean_scores
 
 
 class Centralised:
-    """One model trained on the union of the clients' examples; the optimiser state is kept between rounds.
+    """One model trained on the union of clients' examples; the optimiser state is kept between rounds.
 
     Args:
         context: The run.
+
+    Raises:
+        ConfigError: ``algorithm.clients`` names a client that there is not, or one twice.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -39,8 +42,8 @@ class Centralised:
         self.rounds = context.experiment.num_rounds
         self.options = context.experiment.client
         self.rate = rate_schedule(context.experiment.client, self.rounds)
-        self.examples = np.sort(context.partition.train_indices)
-        budget = _cohort_examples(context.experiment, context.partition)
+        self.examples, clients = _examples_of_clients(context)
+        budget = _cohort_examples(context.experiment, len(self.examples), clients)
         self.steps = max(1, round(budget / self.options.examples_per_step))
         self._epoch: tuple[int, list[np.ndarray]] = (-1, [])
         self.bad = count_nonfinite(context.state.params)
@@ -102,14 +105,37 @@ class Centralised:
         return evaluated(self.context, line, self.rounds)
 
 
-def _cohort_examples(experiment: Experiment, partition: Partition) -> float:
-    """Return the mean number of examples of a federated round, with repetitions: the budget of a baseline's round."""
-    sizes = np.diff(partition.train_offsets)
-    clients = min(experiment.clients_per_round, len(sizes))
+def names_of_clients(partition: Partition) -> list[str]:
+    """Return the names of the clients; their numbers as text where they have none."""
+    return list(partition.client_names or map(str, range(partition.num_clients)))
+
+
+def _examples_of_clients(context: RunContext) -> tuple[np.ndarray, int]:
+    """Return the examples that centralised training has, and of how many clients they are."""
+    partition, named = context.partition, context.experiment.algorithm.clients
+    if named is None:
+        return np.sort(partition.train_indices), partition.num_clients
+    names = names_of_clients(partition)
+    if len(set(named)) < len(named) or not set(named) <= set(names):
+        raise ConfigError(f"algorithm.clients has to name clients, each once: {', '.join(names[:20])}")
+    examples = np.concatenate([partition.train(names.index(name)) for name in named])
+    context.note = f"the examples of {', '.join(named[:20])}"
+    return np.sort(examples), len(named)
+
+
+def _cohort_examples(experiment: Experiment, examples: int, clients: int) -> float:
+    """Return the mean number of examples of a federated round, with repetitions: the budget of a baseline's round.
+
+    Args:
+        experiment: Resolved.
+        examples: Of all clients together.
+        clients: In all.
+    """
+    cohort = min(experiment.clients_per_round, clients)
     options = experiment.client
     if options.max_steps > 0:
-        return clients * options.max_steps * options.examples_per_step
-    return float(sizes.mean()) * clients * options.num_train_epochs
+        return cohort * options.max_steps * options.examples_per_step
+    return examples / clients * cohort * options.num_train_epochs
 
 
 def mean_visits(experiment: Experiment, clients: int) -> int:

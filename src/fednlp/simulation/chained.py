@@ -10,7 +10,7 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.seeds import generator
-from fednlp.simulation.baselines import Centralised, effort_of, mean_visits
+from fednlp.simulation.baselines import Centralised, effort_of, mean_visits, names_of_clients
 from fednlp.simulation.context import RunContext
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.evaluator import Evaluator
@@ -65,10 +65,10 @@ class SequentialFineTuning(Centralised):
             return list(clients)
         if isinstance(order, str):
             return None
-        names = self.context.partition.client_names or [str(client) for client in clients]
+        names = names_of_clients(self.context.partition)
         if sorted(order) != sorted(names):
             raise ConfigError(f"algorithm.order has to name each client once: {', '.join(names[:20])}")
-        return [list(names).index(name) for name in order]
+        return [names.index(name) for name in order]
 
     def _span(self) -> tuple[int, int]:
         return 0, self.steps

@@ -45,11 +45,13 @@ class Algorithm(NamedFunction):
     """The method: see docs/methods. Its options are parameters of its function (:mod:`fednlp.federated.algorithms`).
 
     ``order`` is of the baseline ``chained``: the names of the clients, or how their order is searched for.
+    ``clients`` is of the baseline ``centralised``: the names of those whose examples it has; all if left out.
     """
 
     name: str = "fedavg"
     weighting: Literal["examples", "uniform"] = "examples"
     order: Annotated[Literal["exhaustive", "greedy"] | list[str] | None, PlainValidator(_an_order)] = None
+    clients: Annotated[list[str], Field(min_length=1)] | None = None
 
     @field_validator("name")
     @classmethod
