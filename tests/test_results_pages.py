@@ -6,7 +6,9 @@ import pytest
 
 from fednlp.errors import RunError
 from fednlp.reproduction.catalogue import shipped
+from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
+from fednlp.reproduction.naming import group_of, groups_of
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import FIGURES, RESULTS, copy_pages, markdown_pages
 
@@ -37,9 +39,19 @@ def test_every_table_and_figure_is_there(paper: Paper) -> None:
         assert [(claim.says, claim.tried) for claim in one.claims] == [
             (claim.says, claim.tried) for claim in entry.claims
         ]
-        assert one.finished or one.reason
+        assert FOUND.finished(one) or one.reason
     page = (FOLDER / f"{found.stem}.md").read_text(encoding="utf-8")
     assert all(one.title.replace("|", "") in page.replace("\\", "") for one in found.entries)
+
+
+@pytest.mark.parametrize("paper", shipped(), ids=lambda paper: paper.name)
+def test_who_joins_the_pages_makes_no_run_again(paper: Paper) -> None:
+    """Not even those that no cell shows. So the runs are those of the manifests as they are."""
+    for entry in paper.entries:
+        found = FOUND.finding(paper.name, entry.id)
+        assert found is not None
+        assert known(paper, entry, [FOUND]) == set(FOUND.finished(found))
+        assert {group_of(name) for name in found.runs} <= groups_of(paper, entry)
 
 
 def test_every_picture_is_there() -> None:

@@ -17,14 +17,22 @@ from fednlp import config
 from fednlp.cli import main
 from fednlp.errors import ConfigError, DamagedError
 from fednlp.reproduction import Request, reproduce
-from fednlp.reproduction.agreement import Verdict
 from fednlp.reproduction.elsewhere import Joined, reason_elsewhere
-from fednlp.reproduction.finding import found_column, verdict
+from fednlp.reproduction.finding import found_column, state_of, verdict
 from fednlp.reproduction.jobs import Job, Preparation, Work
-from fednlp.reproduction.joining import finding_of, unite
-from fednlp.reproduction.known import Known, known
+from fednlp.reproduction.joining import unite
+from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
-from fednlp.reproduction.results import Finding, FoundClaim, FoundPicture, FoundRow, PaperResults, Results
+from fednlp.reproduction.naming import run_name
+from fednlp.reproduction.results import (
+    Finding,
+    FoundClaim,
+    FoundPicture,
+    FoundRow,
+    FoundRun,
+    PaperResults,
+    Results,
+)
 from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
 
@@ -61,29 +69,38 @@ PAPER = paper()
 SETTINGS = config.load("small", [])
 
 
-def results(found: Found, reason: str, error: float = 1.0, of: Paper = PAPER) -> Results:
-    """Return what one found who did some runs, each with a second of time."""
+def name_of(method: str, seed: int, of: Paper = PAPER, key: str = "r") -> str:
+    """Return the name of a run."""
+    return run_name(of.runs[key], method, seed)
+
+
+NAMES = [name_of(*source) for source in SOURCES]
+
+
+def results(
+    found: Found,
+    reason: str,
+    of: Paper = PAPER,
+    machine: str = "x",
+    begun: frozenset[tuple[str, int]] = frozenset(),
+) -> Results:
+    """Return what one found who did some runs, each in a second of time, and began others."""
     entry = of.entries[0]
     rows = {
         one.name: {seed: value for (method, seed), value in sorted(found.items()) if method == one.method}
         for one in entry.rows
     }
     figures = {name: values for name, values in rows.items() if values}
-    columns = [
-        found_column(entry, column, figures, dict.fromkeys(figures, error)) for column in entry.columns
-    ]
+    columns = [found_column(entry, column, figures, dict.fromkeys(figures, 1.0)) for column in entry.columns]
     finding = Finding(
         id=entry.id,
         title=entry.title,
         shows=entry.shows,
         here="",
         command="",
-        state="in part" if found and reason else "made" if found else "not made",
+        state=state_of(len(SOURCES), len(found), reason),
         reason=reason,
-        runs=len(SOURCES),
-        finished=len(found),
-        seconds=len(found),
-        cpu_seconds=len(found) or None,
+        runs=list(dict.fromkeys([*NAMES, *(name_of(*source, of) for source in found)])),
         expected=1.0,
         measured=True,
         rows=[FoundRow(name=one.name, published=one.published) for one in entry.rows],
@@ -97,42 +114,78 @@ def results(found: Found, reason: str, error: float = 1.0, of: Paper = PAPER) ->
         title="t",
         source="s",
         command="",
-        seconds=len(found),
-        machines=[],
         libraries=[],
         entries=[finding],
     )
-    return Results(seconds=len(found), papers=[one])
+    runs = {name_of(*source, of): FoundRun(finished=False, seconds=0.5) for source in begun}
+    made = FoundRun(finished=True, seconds=1.0, cpu_seconds=2.0, processor=machine, cores=2)
+    return Results(runs=runs | {name_of(*source, of): made for source in found}, papers=[one])
 
 
-def part(found: Found, *sources: tuple[str, int]) -> Results:
+def part(found: Found, *sources: tuple[str, int], machine: str = "x") -> Results:
     """Return what one found who did these runs alone."""
     own = {source: found[source] for source in sources}
-    return results(own, "" if len(own) == len(SOURCES) else "the time was over")
+    return results(own, "" if len(own) == len(SOURCES) else "the time was over", machine=machine)
 
 
 def nothing(*others: Results) -> Results:
     """Return what one found who did nothing, and knows what others have."""
     known_here = known(PAPER, PAPER.entries[0], others)
-    return results({}, "" if len(known_here.sources) == len(SOURCES) else "the time was over")
+    return results({}, "" if len(known_here) == len(SOURCES) else "the time was over")
+
+
+def united(here: Results, *others: Results) -> Results:
+    """Return a union."""
+    return unite({PAPER.name: PAPER}, here, others)
 
 
 def joint(here: Results, *others: Results) -> Finding:
     """Return the only table of a union."""
-    return unite({PAPER.name: PAPER}, here, others).papers[0].entries[0]
+    return united(here, *others).papers[0].entries[0]
 
 
 FIGURES = st.fixed_dictionaries({source: st.floats(0, 100) for source in SOURCES})
 """The figure of each run, which is the same whoever does it."""
 
 
-@given(FIGURES, st.sets(st.sampled_from(SOURCES)))
-def test_joined_with_itself_is_the_same_but_for_the_time(found: Found, done: set[tuple[str, int]]) -> None:
-    one = part(found, *done)
-    alone = one.papers[0].entries[0]
-    twice = joint(one, one)
-    assert twice.seconds == 2 * alone.seconds
-    assert twice.model_copy(update={"seconds": alone.seconds, "cpu_seconds": alone.cpu_seconds}) == alone
+EVERYONE = st.lists(
+    st.tuples(
+        st.dictionaries(st.sampled_from(SOURCES), st.floats(0, 100)), st.frozensets(st.sampled_from(SOURCES))
+    ),
+    min_size=1,
+    max_size=4,
+)
+"""The figures that each of several has, and the runs that each has begun beside the finished ones."""
+
+
+def all_of(everyone: list[tuple[Found, frozenset[tuple[str, int]]]]) -> list[Results]:
+    """Return what each of several found, on machines of their own."""
+    return [
+        results(found, "some are left", machine=f"machine {number}", begun=begun)
+        for number, (found, begun) in enumerate(everyone)
+    ]
+
+
+@given(EVERYONE)
+def test_what_is_joined_again_changes_nothing(
+    everyone: list[tuple[Found, frozenset[tuple[str, int]]]],
+) -> None:
+    """Neither a folder, nor pages that hold it already, nor these pages in its place."""
+    here, *others = all_of(everyone)
+    whole = united(here, *others)
+    assert united(here, here, *others, *others) == whole
+    assert united(here, *others, whole) == united(here, whole, *others) == united(here, whole) == whole
+    assert united(whole, *others, here) == united(whole, whole) == united(whole) == whole
+    fresh = results({}, "some are left")
+    assert united(fresh, whole) == united(fresh, whole, *others, here) == whole
+
+
+@given(EVERYONE)
+def test_a_union_of_unions_is_that_of_all(everyone: list[tuple[Found, frozenset[tuple[str, int]]]]) -> None:
+    every = all_of(everyone)
+    for cut in range(1, len(every)):
+        assert united(united(*every[:cut]), *every[cut:]) == united(*every)
+        assert united(*every[:cut], united(*every[cut:])) == united(*every)
 
 
 @given(FIGURES, st.lists(st.integers(0, 2), min_size=len(SOURCES), max_size=len(SOURCES)))
@@ -141,62 +194,101 @@ def test_parts_joined_in_any_order_are_the_whole(found: Found, owners: list[int]
         part(found, *(source for source, owner in zip(SOURCES, owners, strict=True) if owner == number))
         for number in range(3)
     ]
-    whole = part(found, *SOURCES).papers[0].entries[0]
+    whole = part(found, *SOURCES)
     for order in itertools.permutations(parts):
-        assert joint(nothing(*order), *order) == whole
-    assert joint(parts[0].model_copy(), *parts[1:]).columns == whole.columns
+        assert united(nothing(*order), *order) == whole
+    first, *others = parts
+    assert joint(first, *others).columns == whole.papers[0].entries[0].columns
+    assert united(first, *others).runs == whole.runs
 
 
-@given(st.lists(st.dictionaries(st.sampled_from(SOURCES), st.floats(0, 100)), min_size=1, max_size=4))
-def test_a_figure_is_that_of_the_first_who_has_it(everyone: list[dict[tuple[str, int], float]]) -> None:
-    here, *others = [results(found, "some are left") for found in everyone]
+@given(EVERYONE)
+def test_a_figure_and_a_run_are_those_of_the_first_who_has_them(
+    everyone: list[tuple[Found, frozenset[tuple[str, int]]]],
+) -> None:
+    """Of a run that nobody finished, the time is that of the first who began it."""
     expected: dict[tuple[str, int], float] = {}
-    for found in everyone:
-        expected = found | expected
-    (column,) = joint(here, *others).columns
+    owners: dict[str, str] = {}
+    for number, (found, _) in enumerate(everyone):
+        expected = {**found, **expected}
+        owners = {name_of(*source): f"machine {number}" for source in found} | owners
+    union = united(*all_of(everyone))
+    (column,) = union.papers[0].entries[0].columns
     assert {
         (name.lower(), seed): value
         for name, values in column.figures.items()
         for seed, value in values.items()
     } == expected
-    assert joint(here, *others).finished == len(expected)
+    assert {name: run.processor for name, run in union.runs.items() if run.finished} == owners
+    begun = {name_of(*source) for _, sources in everyone for source in sources} - owners.keys()
+    ran = union.ran(*union.papers)
+    assert ran.seconds == len(owners) + 0.5 * len(begun)
+    assert ran.cpu_seconds == (2 * len(owners) if owners and not begun else None)
+    assert sum(ran.machines.values()) == len(owners)
 
 
-def test_a_verdict_stands_where_its_figures_are_from_one_folder() -> None:
-    """Of an old file only the largest error is known: it would no longer decide what the true errors decided."""
-    text = results({("a", 0): 60.0, ("b", 0): 50.0}, "time", error=0.5).to_json()
-    old = text.replace('"errors": {"A": 0.5, "B": 0.5}', '"error": 9.0')
-    assert old != text
-    theirs = Results.model_validate_json(old)
-    assert theirs.papers[0].entries[0].columns[0].errors == {"A": 9.0, "B": 9.0}
-    best = joint(nothing(theirs), theirs).claims[1]
-    assert best.verdict == Verdict(True, True, 1)
-    ours = results({("b", 0): 50.0}, "time", error=0.5)
-    assert joint(ours, theirs).claims[1].verdict == Verdict(True, True, 1), (
-        "the figures are theirs all the same"
+def test_two_papers_with_one_run_count_it_once() -> None:
+    """As the two FedNLP papers do."""
+    other = PAPER.model_copy(update={"name": "other"})
+    one, two = (results({("a", 0): 1.0}, "time", of=of) for of in (PAPER, other))
+    here = Results(runs=one.runs, papers=[*one.papers, *two.papers])
+    papers = {of.name: of for of in (PAPER, other)}
+    assert unite(papers, here, [here]) == here
+    assert [here.ran(paper).seconds for paper in here.papers] == [1.0, 1.0]
+    assert here.ran(*here.papers).seconds == 1.0
+    fresh = Results(
+        runs={}, papers=[one for of in papers.values() for one in results({}, "time", of=of).papers]
     )
-    other = results({("b", 0): 50.1}, "time", error=0.5)
-    assert joint(other, theirs).claims[1].verdict == Verdict(True, False, 1)
+    union = unite(papers, fresh, [one])
+    assert [len(union.finished(paper.entries[0])) for paper in union.papers] == [1, 0], (
+        "its figures are not known"
+    )
+    assert union.papers[1].entries[0].lacks == [name_of("a", 0)]
+    assert known(other, other.entries[0], [union]) == frozenset()
+
+
+def test_a_run_without_a_cell_is_known() -> None:
+    """Such as the centralised one of a table of federated methods: no figure shows that it was made."""
+    of = paper(rows=[row("A", "a"), row("B", "b")], claims=[])
+    theirs = results({source: 1.0 for source in SOURCES if source != ("c", 2)}, "time", of=of)
+    assert known(of, of.entries[0], [theirs]) == set(NAMES) - {name_of("c", 2)}
 
 
 def test_what_the_manifest_no_longer_has_is_left_out() -> None:
     theirs = results(dict.fromkeys(SOURCES, 1.0), "")
     changed = paper(rows=[row("A", "a"), row("New", "b")], claims=[])
-    all_of_a = frozenset(("r", "a", seed) for seed in range(SEEDS))
-    assert known(changed, changed.entries[0], [theirs]) == Known(all_of_a)
+    not_of_b = {name for name in NAMES if "/b-" not in name}
+    assert known(changed, changed.entries[0], [theirs]) == not_of_b
     measured = paper(columns=[{"name": "here", "measure": "sent"}], claims=[])
-    assert known(measured, measured.entries[0], [theirs]) == Known()
-    assert known(PAPER, PAPER.entries[0], [theirs]).whole
-    for of in (changed, measured):
-        here = results({}, "all of it", of=of)
-        (column,) = unite({of.name: of}, here, [theirs]).papers[0].entries[0].columns
+    assert known(measured, measured.entries[0], [theirs]) == frozenset()
+    assert known(PAPER, PAPER.entries[0], [theirs]) == set(NAMES)
+    for of, finished in ((changed, not_of_b), (measured, set())):
+        here = results({}, "some of it", of=of)
+        union = unite({of.name: of}, here, [theirs])
+        (table,) = union.papers[0].entries
+        (column,) = table.columns
         assert column.figures.keys() <= {"A"}
+        assert set(union.finished(table)) == finished
+        assert union.ran(table).seconds == len(NAMES), (
+            "the runs were made, also those of which it lacks a figure"
+        )
+        assert unite({of.name: of}, here, [union, theirs]) == union
+        assert known(of, of.entries[0], [union]) == finished
+    fewer = paper(
+        {"r": {"experiment": "small", "methods": ["a", "b"], "seeds": SEEDS, "minutes": 1.0}},
+        claims=[],
+        rows=[row("A", "a")],
+    )
+    here = Results(runs={}, papers=[results({}, "", of=fewer).papers[0]])
+    assert [name for name in unite({fewer.name: fewer}, here, [theirs]).runs if "/c-" in name] == []
     (own,) = theirs.papers
-    more = Results(seconds=50, papers=[own, own.model_copy(update={"name": "other", "seconds": 45.0})])
-    assert unite({PAPER.name: PAPER}, results({}, ""), [more]).seconds == own.seconds
+    stranger = own.model_copy(update={"name": "other"})
+    first = own.model_copy(update={"entries": [own.entries[0].model_copy(update={"runs": NAMES[:1]})]})
+    more = Results(runs=theirs.runs, papers=[first, stranger])
+    assert list(united(results({}, ""), more).runs) == NAMES[:1], "the others are runs of another paper alone"
     gone = paper(id="table2")
-    united = unite({gone.name: gone}, results({}, "all of it", of=gone), [theirs])
-    assert [one.id for one in united.papers[0].entries] == ["table2"]
+    union = unite({gone.name: gone}, results({}, "all of it", of=gone), [theirs])
+    assert [one.id for one in union.papers[0].entries] == ["table2"]
 
 
 # ------------------------------------------------------------------------------------------- real folders
@@ -257,9 +349,24 @@ def manifest(here: Path, document: Document) -> Path:
     return path
 
 
+def read(out: Path) -> Results:
+    """Return what a folder's pages say."""
+    return Results.model_validate_json((out / "page/results.json").read_text())
+
+
+def seconds_of(out: Path, entry: str) -> float:
+    """Return the time of a table of a folder's pages."""
+    return read(out).ran(made(out, entry)).seconds
+
+
+def finished_in(out: Path, entry: str) -> int:
+    """Return the number of finished runs of a table of a folder's pages."""
+    return len(read(out).finished(made(out, entry)))
+
+
 def made(out: Path, entry: str) -> Finding:
     """Return a table of a folder's pages."""
-    finding = finding_of(Results.model_validate_json((out / "page/results.json").read_text()), "mine", entry)
+    finding = read(out).finding("mine", entry)
     assert finding is not None
     return finding
 
@@ -284,32 +391,35 @@ def test_two_machines_share_the_seeds_of_a_table(manifest: Path, here: Path) -> 
     )
     reproduce(Request([str(manifest)], ["table1"]), 3600, whole)
     found, expected = made(second, "table1"), made(whole, "table1")
-    times = {"seconds": found.seconds, "cpu_seconds": found.cpu_seconds}
-    assert found == expected.model_copy(update=times)
+    assert found == expected
     assert expected.state == "made"
     assert found.claims[0].verdict.seeds == 2
     (curve,) = made(second, "figure1").pictures
     assert curve.caption.endswith("one seed"), "curves are of runs that lie in one folder"
     reproduce(Request([str(manifest)], join=[whole / "page", second]), 3600, last)
     assert runs_in(last) == {"quick/fedavg-seed0", "later/fedavg-seed0"}, "whose model the run begins with"
-    assert made(last, "table1").model_copy(update=times) == found
+    assert made(last, "table1") == found
     assert made(last, "figure1").pictures == made(whole, "figure1").pictures
     drawn = [one / "page/figures/mine-figure1-curves-0.png" for one in (whole, last)]
     assert drawn[0].read_bytes() == drawn[1].read_bytes()
     assert 'src="data:image/png;base64,' in (last / "page/paper-mine.html").read_text()
-    counts = [sum(one.runs for one in united(out).machines) for out in (whole, second, last)]
-    assert counts == [4, 4, 4 + 4 + 2]
-
-
-def united(out: Path) -> PaperResults:
-    """Return what a folder's pages say of the paper."""
-    return Results.model_validate_json((out / "page/results.json").read_text()).papers[0]
+    every = [(read(out), read(out).ran(*read(out).papers)) for out in (whole, second, last)]
+    assert [sum(ran.machines.values()) for _, ran in every] == [4, 4, 4 + 1], "a run counts once"
+    name = "quick.toml/fedavg-seed0"
+    assert every[2][0].runs[name] == read(last).runs[name] != every[0][0].runs[name], "it was made here too"
+    texts = (last / "page/results.json").read_text()
+    reproduce(Request([str(manifest)], join=[first]), 0, last)
+    assert (last / "page/results.json").read_text() == texts, "the first is a part of the second"
+    reproduce(Request([str(manifest)], join=[last]), 0, second)
+    assert made(second, "table2") == made(last, "table2")
+    reproduce(Request([str(manifest)]), 0, last)
+    assert (last / "page/results.json").read_text() == texts, "they join each other"
 
 
 def test_runs_that_begin_with_a_model_are_known_without_it(manifest: Path, here: Path) -> None:
     first, second = here / "first", here / "second"
     reproduce(Request([str(manifest)], ["table2"]), 3600, first)
-    assert made(first, "table2").finished == 2
+    assert finished_in(first, "table2") == 2
     reproduce(Request([str(manifest)], ["table2"], join=[first]), 3600, second)
     assert runs_in(second) == set(), "nothing is left to do"
     assert made(second, "table2") == made(first, "table2")
@@ -351,10 +461,10 @@ def test_joined_pages_are_remembered_and_missed(manifest: Path, here: Path) -> N
     )
     assert made(second, "table1").state == "not made"
     reproduce(Request([str(manifest)], join=[here / "moved"]), 0, second)
-    assert made(second, "table1").finished == 2
+    assert finished_in(second, "table1") == 2
 
 
-def test_what_a_run_that_is_left_needs_is_left_too(here: Path) -> None:
+def test_what_a_run_that_is_left_needs_is_left_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run with whose model it begins, and in the same seed the runs by whose score it is measured."""
     runs = {
         "first": {"experiment": "small", "methods": ["fedavg"], "minutes": 1.0},
@@ -376,10 +486,17 @@ def test_what_a_run_that_is_left_needs_is_left_too(here: Path) -> None:
         (given,) = results({}, "time", of=of).papers
         (table,) = given.entries
         columns = [found_column(of.entries[0], of.entries[0].columns[0], found, {})]
-        there = table.model_copy(update={"columns": columns, "runs": 5, "finished": 1, "state": "in part"})
-        joined = Results(seconds=1, papers=[given.model_copy(update={"entries": [there]})])
+        source = {"First": ("fedavg", "first"), "A": ("fedavg", "later"), "B": ("fedopt", "later")}
+        names = [
+            name_of(source[name][0], seed, of, source[name][1])
+            for name, seeds in found.items()
+            for seed in seeds
+        ]
+        there = table.model_copy(update={"columns": columns, "runs": names, "state": "in part"})
+        runs = dict.fromkeys(names, FoundRun(finished=True, seconds=1.0))
+        joined = Results(runs=runs, papers=[given.model_copy(update={"entries": [there]})])
         work = Preparation(here / "out", {}, joined=[joined]).prepare(of, of.entries[0])
-        assert work.known == {job.name for job in work.every} - {job.name for job in work.left}
+        assert work.known == {job.label for job in work.every if not job.done and job not in work.left}
         return {
             f"{'first' if job.folder.parent.name == 'small' else job.folder.name.split('-')[0]}{job.seed}"
             for job in work.left
@@ -395,6 +512,10 @@ def test_what_a_run_that_is_left_needs_is_left_too(here: Path) -> None:
     assert left(First=one, A=one, B=both) == {"first0", "fedavg1"}
     assert left(A=both, B=both) == {"first0"}
     assert left(B=both) == every, "there it was not measured by a score of the others"
+    monkeypatch.setattr(Job, "done", property(lambda job: job.folder.name == f"fedopt-seed{base + 1}"))
+    assert left(First=one, A=both, B=one) == {"first0", "fedavg1"}, (
+        "without it, a cell would stay empty for ever"
+    )
 
 
 def test_runs_that_cannot_be_made_here_are_counted(here: Path) -> None:
@@ -403,20 +524,30 @@ def test_runs_that_cannot_be_made_here_are_counted(here: Path) -> None:
     of, base = paper(runs, rows=[row("A", "fedavg")], claims=[]), SETTINGS.seed
     theirs = results({("fedavg", base): 1.0, ("fedavg", base + 1): 2.0}, "the time was over", of=of)
     work = Preparation(here / "out", {}, most_seeds=1, joined=[theirs]).prepare(of, of.entries[0])
-    assert (len(work.every), len(work.known), work.elsewhere) == (1, 1, 1)
+    assert [job.label for job in work.every] == [*work.known] == [name_of("fedavg", base, of)]
+    (given,) = results({}, "", of=of).papers
+    (table,) = given.entries
+    own = given.model_copy(update={"entries": [table.model_copy(update={"runs": [*work.known]})]})
+    union = unite({of.name: of}, Results(runs={}, papers=[own]), [theirs])
+    assert union.finished(union.papers[0].entries[0]) == [
+        name_of("fedavg", base + seed, of) for seed in (0, 1)
+    ]
 
 
 def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
     def joined(reason: str, runs: int) -> Joined:
         (given,) = results({}, reason).papers
-        there = given.entries[0].model_copy(update={"runs": runs})
-        return Joined(Results(seconds=1, papers=[given.model_copy(update={"entries": [there]})]), {})
+        there = given.entries[0].model_copy(update={"runs": NAMES[:runs]})
+        return Joined(Results(runs={}, papers=[given.model_copy(update={"entries": [there]})]), {})
 
-    job = Job("runs/x", 0, 1.0, Path("runs/x"), SETTINGS)
+    job = Job("runs/x", "x", 0, 1.0, Path("runs/x"), SETTINGS)
     work = Work(PAPER, PAPER.entries[0], {"r": [job]})
     assert reason_elsewhere(work, [joined("stopped", 1)]) == "stopped"
     assert reason_elsewhere(work, [joined("needs data", 0)]) == "", "here it can be made"
     assert reason_elsewhere(work, [joined("stopped", 1), joined("stopped later", 1)]) == ""
+    assert reason_elsewhere(work, [joined("stopped", 1), joined("stopped", 1)]) == "stopped", (
+        "the same once more"
+    )
     assert reason_elsewhere(work, []) == ""
 
 
@@ -425,8 +556,18 @@ def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
     [
         (lambda text: text[:-9], "is damaged (.*EOF"),
         (lambda text: "[]", "is damaged"),
-        (lambda text: text.replace('"runs": 4', '"runs": "many"', 1), r"entries\.0\.runs: input should be"),
-        (lambda text: text.replace('"runs": 4', '"runs": -1', 1), "greater than or equal to 0"),
+        (lambda text: text.replace('"runs": [', '"runs": [4, ', 1), r"entries\.0\.runs\.0: input should be"),
+        (lambda text: text.replace('"runs": [', f'"runs": ["{"x" * 9999}", ', 1), "at most 5000 characters"),
+        (lambda text: text.replace('"seconds": 1.0', '"seconds": -1.0', 1), "greater than or equal to 0"),
+        (lambda text: text.replace('"seconds": 1.0', '"seconds": NaN', 1), "finite number"),
+        (lambda text: text.replace('"seconds": 1.0', '"seconds": 1e13', 1), "less than or equal to"),
+        (lambda text: text.replace('"cpu_seconds": 2.0', '"cpu_seconds": 1e400', 1), "finite number"),
+        (lambda text: text.replace('"cores": 2', f'"cores": {2**60}', 1), "less than or equal to"),
+        (
+            lambda text: text.replace('"finished": true', '"finished": "perhaps"', 1),
+            "finished: input should be",
+        ),
+        (lambda text: text.replace('"runs"', '"ran"', 1), r"runs: field required\): write it again"),
         (lambda text: text.replace('"seed', '"\\ud800seed', 1) + "[" * 5000, "is damaged"),
         (lambda text: text.replace('{"0": ', '{"0": NaN, "7": ', 1), "finite number"),
         (lambda text: text.replace('{"0": ', '{"0": 1e300, "7": ', 1), "less than or equal to"),
@@ -460,12 +601,15 @@ def test_a_hostile_file_is_an_error_for_people(
 @pytest.fixture
 def page(here: Path) -> Path:
     """The ``results.json`` of the manifest's table, with a picture."""
-    one = results({("a", 0): 1.0}, "the time was over").papers[0]
+    found = results({("a", 0): 1.0}, "the time was over")
+    (one,) = found.papers
     (entry,) = one.entries
     picture = FoundPicture(name="mine-figure1-curves-0", caption="a curve")
-    entry = entry.model_copy(update={"runs": 4, "pictures": [picture]})
+    name = "quick.toml/fedavg-seed0"
+    entry = entry.model_copy(update={"runs": [name], "pictures": [picture]})
     path = here / "results.json"
-    path.write_text(Results(seconds=1, papers=[one.model_copy(update={"entries": [entry]})]).to_json())
+    paper = one.model_copy(update={"entries": [entry]})
+    path.write_text(Results(runs={name: next(iter(found.runs.values()))}, papers=[paper]).to_json())
     return path
 
 
@@ -502,13 +646,13 @@ def test_a_folder_that_was_moved_behind_a_link_is_joined_once(page: Path, here: 
     (here / "first").mkdir()
     page.rename(here / "first/results.json")
     reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
-    seconds = made(here / "out", "table1").seconds
+    seconds = seconds_of(here / "out", "table1")
     assert seconds > 0
     (here / "first").rename(here / "disk")
     (here / "first").symlink_to(here / "disk")
     for join in ([], [here / "first"], [here / "disk"]):
         reproduce(Request([str(manifest)], join=join), 0, here / "out")
-        assert made(here / "out", "table1").seconds == seconds
+        assert seconds_of(here / "out", "table1") == seconds
 
 
 def test_a_folder_that_took_the_place_of_a_joined_one_is_not_joined_with_itself(
@@ -519,29 +663,30 @@ def test_a_folder_that_took_the_place_of_a_joined_one_is_not_joined_with_itself(
     (first / "page").mkdir(parents=True)
     page.rename(first / "page/results.json")
     reproduce(Request([str(manifest)], join=[first]), 0, second)
-    seconds = made(second, "table1").seconds
+    seconds = seconds_of(second, "table1")
     first.rename(here / "old")
     second.rename(first)
     reproduce(Request([str(manifest)]), 0, first, said)
     assert said.lines[0].startswith(f"{first / 'page'} is the folder of this reproduction now")
-    assert made(first, "table1").seconds == 0
+    assert seconds_of(first, "table1") == 0
     for _ in range(2):
         reproduce(Request([str(manifest)], join=[here / "old"]), 0, first)
-        assert made(first, "table1").seconds == seconds
+        assert seconds_of(first, "table1") == seconds
 
 
 def test_another_paper_of_the_same_name_is_left_out(page: Path, here: Path, manifest: Path) -> None:
     """Two people may give their manifests one name; a new title alone makes no other paper."""
     (here / "first").mkdir()
-    one = Results.model_validate_json(page.read_text()).papers[0]
-    other, said = one.model_copy(update={"title": "another", "source": "others", "seconds": 7.0}), Said()
+    given = Results.model_validate_json(page.read_text())
+    (one,) = given.papers
+    other, said = one.model_copy(update={"title": "another", "source": "others"}), Said()
     for named, joined in ((one, 1), (other, 0), (one, 1)):
         more = other.model_copy(update={"name": "more"})
-        text = Results(seconds=9, papers=[named, more]).to_json()
+        text = Results(runs=given.runs, papers=[named, more]).to_json()
         (here / "first/results.json").write_text(text)
         reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out", said)
-        assert made(here / "out", "table1").finished == joined
-        assert united(here / "out").seconds == joined
+        assert len(made(here / "out", "table1").columns[0].figures) == joined
+        assert read(here / "out").ran(*read(here / "out").papers).seconds == joined
         assert any("mine has neither the title nor the source" in line for line in said.lines) != joined
         said.lines.clear()
 
@@ -574,7 +719,7 @@ def test_a_reader_sees_the_old_results_or_the_new_ones(page: Path, here: Path, m
 def test_results_are_read_as_they_were_written(libraries: list[str]) -> None:
     """Also the characters that end a line without being a line feed."""
     (own,) = results({}, "").papers
-    one = Results(seconds=0, papers=[own.model_copy(update={"libraries": ["a\u2028b\x85 c", *libraries]})])
+    one = Results(runs={}, papers=[own.model_copy(update={"libraries": ["a\u2028b\x85 c", *libraries]})])
     assert Results.model_validate_json(one.to_json()) == one
 
 

@@ -52,8 +52,9 @@ def work_of(paper: Paper) -> Work:
     experiment: Any = cast(Experiment, SimpleNamespace())
     jobs = {
         key: [
-            Job(f"{key}/{method}", 0, 1.0, Path(), Planned(method, 0, experiment, Path()))
+            Job(name, name, 0, 1.0, Path(), Planned(method, 0, experiment, Path()))
             for method in methods
+            for name in [f"{key}/{method}"]
         ]
         for key, methods in METHODS.items()
     }

@@ -25,6 +25,8 @@ from fednlp.simulation.callback import NullCallback
 
 Document = Callable[..., dict[str, Any]]
 
+QUICK = ["fedavg-seed0", "fedopt-seed0", "fedavg-seed1", "fedopt-seed1"]
+
 
 @pytest.fixture
 def manifest(here: Path, document: Document) -> Path:
@@ -149,11 +151,15 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
     assert errors["bytes"] == errors["loss"] == errors["rounds"] == {}
     seconds = json.loads((out / "reproduction.json").read_text())["seconds"]
     spent = [value for name, value in seconds.items() if name.startswith("runs/quick/")]
-    assert len(spent) == found["table1"]["runs"] == found["table1"]["finished"] == 4
-    assert found["table1"]["seconds"] == pytest.approx(sum(spent), abs=0.1)
+    results = Results.model_validate_json((out / "page/results.json").read_text())
+    table = results.finding("mine", "table1")
+    assert table is not None
+    assert results.finished(table) == table.runs == [f"quick.toml/{name}" for name in QUICK]
+    assert results.ran(table).seconds == pytest.approx(sum(spent), abs=0.1)
+    assert list(results.ran(table).machines.values()) == [4]
     computed = json.loads((out / "reproduction.json").read_text())["cpu_seconds"]
     spent = [value for name, value in computed.items() if name.startswith("runs/quick/")]
-    assert found["table1"]["cpu_seconds"] == pytest.approx(sum(spent), abs=0.1)
+    assert results.ran(table).cpu_seconds == pytest.approx(sum(spent), abs=0.1)
     assert min(spent) > 0
     assert found["table1"]["command"] == f"fednlp reproduce {manifest} --only table1"
     assert found["figure3"]["command"].endswith(" --only figure3 --data agnews=DIR")
@@ -206,7 +212,9 @@ def test_a_second_call_goes_on(
         reproduce(request, 3600, out, callback)
     left = findings(out)["figure1"]
     assert left["state"] == "not made"
-    assert left["seconds"] > 0
+    begun = json.loads((out / "page/results.json").read_text())["runs"]["slow.toml/fedavg-seed0"]
+    assert begun["seconds"] > 0
+    assert (begun["finished"], begun["processor"]) == (False, "")
     assert left["reason"].startswith("the time was over; about ")
     run = out / "runs/slow/fedavg-seed0"
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
@@ -262,7 +270,9 @@ def test_a_folder_is_moved_with_its_runs_that_begin_with_a_model_in_it(
     out, moved, whole, late = here / "out", here / "elsewhere" / "moved", here / "whole", Late()
     request = Request([str(manifest)])
     reproduce(request, 7500, out, late, lambda: late.time)
-    assert findings(out)["table1"]["finished"] == 2
+    runs = json.loads((out / "page/results.json").read_text())["runs"]
+    finished = [name for name, run in runs.items() if run["finished"]]
+    assert finished == ["quick.toml/fedavg-seed0", "slow.toml/fedavg-seed0"]
     assert len((out / "runs/slow/fedopt-seed0/rounds.jsonl").read_text().splitlines()) == 2
     moved.parent.mkdir()
     out.rename(moved)

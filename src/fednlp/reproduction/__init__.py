@@ -3,6 +3,7 @@
 manifest    a paper's tables and figures as data (``papers/*.toml``)
 catalogue   the papers that come with fednlp, and manifests of the user's own
 jobs        the runs and partitions that make them
+naming      their names, the same on every machine
 known       which of them others have done
 budget      which of them fit into a budget of time
 making      does them one after the other

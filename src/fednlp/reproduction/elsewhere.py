@@ -9,7 +9,7 @@ from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.reports.document import Picture
 from fednlp.reproduction.jobs import Work
-from fednlp.reproduction.joining import finding_of, shown_of
+from fednlp.reproduction.joining import shown_of
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import FIGURES, RESULTS, read_results
@@ -103,12 +103,12 @@ def say_what_is_known(works: Sequence[Work], joined: Sequence[Joined], log: Call
 def reason_elsewhere(work: Work, joined: Sequence[Joined]) -> str:
     """Return why a table of which nothing was begun here was not finished by the other one who was to make it.
 
-    It is empty where this says nothing of what is left: there is no other one, there are several, or fewer of the
-    table's runs could be made there than here.
+    It is empty where this says nothing of what is left: there is no other one, several have different reasons, or fewer
+    of the table's runs could be made there than here.
     """
-    every = [finding_of(one.results, *work.id) for one in joined]
-    others = [finding for finding in every if finding is not None]
-    return others[0].reason if len(others) == 1 and others[0].runs >= len(work.every) else ""
+    others = [finding for one in joined if (finding := one.results.finding(*work.id))]
+    reasons = {finding.reason for finding in others if len(finding.runs) >= len(work.every)}
+    return reasons.pop() if len(reasons) == 1 else ""
 
 
 def shown_pictures(
@@ -126,15 +126,15 @@ def shown_pictures(
     shown: dict[str, Picture] = {}
     for paper in here.papers:
         for entry in [one for one in paper.entries if one.state != "impossible"]:
-            others = [(one, finding_of(one.results, paper.name, entry.id)) for one in joined]
-            theirs = [(one.pictures, finding) for one, finding in others if finding is not None]
-            place = shown_of([entry, *(finding for _, finding in theirs)])
+            place = shown_of([here, *(one.results for one in joined)], paper.name, entry.id)
             if place == 0:
                 shown |= {one.name: drawn[one.name] for one in entry.pictures}
                 continue
-            files, finding = theirs[place - 1]
-            for one in finding.pictures:
-                shown.setdefault(one.name, Picture(one.name, one.caption, Figure(), png=files[one.name]))
+            other = joined[place - 1]
+            finding = other.results.finding(paper.name, entry.id)
+            for one in finding.pictures if finding else []:
+                png = other.pictures[one.name]
+                shown.setdefault(one.name, Picture(one.name, one.caption, Figure(), png=png))
     return shown
 
 
@@ -155,8 +155,7 @@ def _of_these(
             "if it is the same one, write the same title or source into both manifests"
         )
     kept = [one for one in results.papers if one not in strange]
-    seconds = min(results.seconds, sum(one.seconds for one in kept))
-    return results.model_copy(update={"papers": kept, "seconds": seconds})
+    return results.model_copy(update={"papers": kept})
 
 
 def _read(page: Path, results: Results) -> Joined:

@@ -2,8 +2,7 @@
 
 import shlex
 import statistics
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fednlp.reports.read import Run
@@ -19,7 +18,7 @@ from fednlp.reproduction.results import (
     FoundColumn,
     FoundPicture,
     FoundRow,
-    Machine,
+    FoundRun,
     PaperResults,
     Results,
     State,
@@ -45,19 +44,18 @@ class Evidence:
     reasons: Mapping[tuple[str, str], str]
     pictures: Mapping[tuple[str, str], Sequence[FoundPicture]]
 
-    def seconds(self, jobs: Iterable[Job]) -> float:
-        """Return what jobs took; a run that none of the recorded calls did is taken at its own word."""
-        total = 0.0
-        for job in jobs:
-            run = self.outcomes.runs.get(job.name)
-            total += self.record.seconds.get(job.name, run.total("seconds") if run else 0.0)
-        return round(total, 1)
-
-    def cpu_seconds(self, jobs: Iterable[Job]) -> float | None:
-        """Return the CPU seconds of the jobs that took time; None where those of one are not recorded."""
-        taken = [job.name for job in jobs if job.name in self.record.seconds or job in self.outcomes]
-        known = [self.record.cpu_seconds[name] for name in taken if name in self.record.cpu_seconds]
-        return round(sum(known), 1) if known and len(known) == len(taken) else None
+    def run(self, job: Job) -> FoundRun:
+        """Return what is known of a begun job; a run that none of the recorded calls did is taken at its own word."""
+        run = self.outcomes.runs.get(job.name)
+        where = run.environment if run else {}
+        cores = where.get("cpu_count")
+        return FoundRun(
+            finished=job in self.outcomes,
+            seconds=round(self.record.seconds.get(job.name, run.total("seconds") if run else 0.0), 2),
+            cpu_seconds=self.record.cpu_seconds.get(job.name),
+            processor=str(where.get("processor")) if run else "",
+            cores=cores if isinstance(cores, int) else 0,
+        )
 
 
 def find_results(papers: Mapping[str, Paper], works: Sequence[Work], evidence: Evidence) -> Results:
@@ -69,7 +67,11 @@ def find_results(papers: Mapping[str, Paper], works: Sequence[Work], evidence: E
         evidence: What is known of the jobs.
     """
     return Results(
-        seconds=evidence.seconds(_jobs(works)),
+        runs={
+            job.label: evidence.run(job)
+            for job in _jobs(works)
+            if job in evidence.outcomes or job.name in evidence.record.seconds
+        },
         papers=[
             _paper(word, paper, [work for work in works if work.paper.name == paper.name], evidence)
             for word, paper in papers.items()
@@ -87,8 +89,6 @@ def _paper(word: str, paper: Paper, works: Sequence[Work], evidence: Evidence) -
         title=paper.title,
         source=paper.source,
         command=_command(word, [], data),
-        seconds=evidence.seconds(jobs),
-        machines=_machines(runs),
         libraries=_libraries(runs),
         entries=[_finding(word, work, evidence) for work in works],
     )
@@ -112,6 +112,7 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
     ]
     jobs = _jobs([work])
     finished = sum(job in evidence.outcomes for job in jobs)
+    reason = evidence.reasons.get(work.id, "")
     minutes, measured = expected_minutes(work.paper, entry)
     return Finding(
         id=entry.id,
@@ -119,12 +120,9 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         shows=entry.shows,
         here=entry.here,
         command="" if entry.impossible else _command(word, [entry.id], needed_data(work.paper, entry)),
-        state=_state(work, len(jobs), finished),
-        reason=evidence.reasons.get(work.id, ""),
-        runs=len(jobs) + work.elsewhere,
-        finished=finished,
-        seconds=evidence.seconds(jobs),
-        cpu_seconds=evidence.cpu_seconds(jobs),
+        state="impossible" if entry.impossible else state_of(len(jobs), finished, reason),
+        reason=reason,
+        runs=[job.label for job in jobs],
         expected=60 * minutes,
         measured=measured,
         rows=[FoundRow(name=row.name, published=row.published) for row in entry.rows],
@@ -138,12 +136,11 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
     )
 
 
-def _state(work: Work, jobs: int, finished: int) -> State:
-    if work.entry.impossible:
-        return "impossible"
+def state_of(runs: int, finished: int, reason: str) -> State:
+    """Return the state of a table that can be made, by its number of runs and why it is not finished."""
     if not finished:
         return "not made"
-    return "made" if finished == jobs and not work.reason else "in part"
+    return "made" if finished == runs and not reason else "in part"
 
 
 def found_column(
@@ -184,16 +181,6 @@ def verdict(claim: Claim, columns: Sequence[FoundColumn]) -> Verdict:
 def _command(word: str, only: Sequence[str], data: Sequence[str]) -> str:
     flags = [f" --only {one}" for one in only] + [f" --data {name}=DIR" for name in dict.fromkeys(data)]
     return f"fednlp reproduce {shlex.quote(word)}{''.join(flags)}"
-
-
-def _machines(runs: Sequence[Run]) -> list[Machine]:
-    counts = Counter(
-        (str(run.environment.get("processor")), run.environment.get("cpu_count")) for run in runs
-    )
-    return [
-        Machine(processor=name, cores=cores if isinstance(cores, int) else 0, runs=count)
-        for (name, cores), count in counts.items()
-    ]
 
 
 def _libraries(runs: Sequence[Run]) -> list[str]:

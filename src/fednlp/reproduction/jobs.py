@@ -1,8 +1,8 @@
 """What makes a table or figure: runs and partitions, each in a folder of its own that several entries may share."""
 
-import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,19 @@ from typing import Any
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, DamagedError
-from fednlp.reproduction.known import Known, Source, known
+from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
 from fednlp.reproduction.moved import follow
+from fednlp.reproduction.naming import (
+    digest,
+    folder_name,
+    group_of,
+    group_of_cell,
+    group_of_target,
+    groups_of_part,
+    partition_name,
+    run_name,
+)
 from fednlp.reproduction.results import Results
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.compare import Planned, complete, plan
@@ -30,6 +40,7 @@ class Job:
 
     Attributes:
         name: Its folder below that of the reproduction.
+        label: Its name in ``results.json``, the same on every machine.
         seed: Number of the seed, from 0.
         expected: Seconds that the manifest expects of the whole job.
         folder: Where it lies.
@@ -38,6 +49,7 @@ class Job:
     """
 
     name: str
+    label: str
     seed: int
     expected: float
     folder: Path
@@ -89,8 +101,7 @@ class Work:
         jobs: Jobs by key of the runs, or by row for partitions; those whose data are missing are left out.
         before: Jobs that have to be finished before the others.
         reason: Why nothing, or not all of it, can be made; empty otherwise.
-        known: Names of the jobs that need not be done here, since others have what they give.
-        elsewhere: Number of further runs or partitions that others have, such as those whose data are missing here.
+        known: Labels of the jobs that need not be done here, since others have what they give.
     """
 
     paper: Paper
@@ -99,7 +110,6 @@ class Work:
     before: tuple[Job, ...] = ()
     reason: str = ""
     known: frozenset[str] = frozenset()
-    elsewhere: int = 0
 
     @property
     def every(self) -> list[Job]:
@@ -110,7 +120,7 @@ class Work:
     @property
     def left(self) -> list[Job]:
         """The jobs that neither are done here nor are known from others."""
-        return [job for job in self.every if not job.done and job.name not in self.known]
+        return [job for job in self.every if not job.done and job.label not in self.known]
 
     @property
     def id(self) -> tuple[str, str]:
@@ -149,13 +159,13 @@ class Preparation:
         """
         if entry.impossible:
             return Work(paper, entry, reason=entry.impossible)
-        others = known(paper, entry, self._joined, self._most_seeds)
+        others = known(paper, entry, self._joined)
         parts = _data_of_parts(paper, entry)
         here = [part for part, names in parts.items() if names <= self._data.keys()]
-        left = [part for part in parts if not others.covers(paper, entry, part, self._most_seeds)]
+        left = [part for part in parts if not self._is_known(paper, entry, part, others)]
         needed = set().union(*(parts[part] for part in left)) - self._data.keys()
         missing = [name for name in needed_data(paper, entry) if name in needed]
-        reason = _lacking(missing, bool(here or others.sources)) if missing else ""
+        reason = _lacking(missing, bool(here or others)) if missing else ""
         try:
             if entry.partitions:
                 jobs = {row: [self._partition(entry.partitions[row])] for row in here}
@@ -166,6 +176,12 @@ class Preparation:
             return _shared(Work(paper, entry, jobs, before, reason), others)
         except ConfigError as error:
             return Work(paper, entry, reason=" ".join(error.problems[0].split(";")[0].split()))
+
+    def _is_known(self, paper: Paper, entry: Entry, part: str, others: Collection[str]) -> bool:
+        """Return whether others have all runs of a key, or the partition of a row."""
+        seeds = 1 if entry.partitions else min(paper.runs[part].seeds, self._most_seeds)
+        found = Counter(map(group_of, others))
+        return all(found[one] >= seeds for one in groups_of_part(paper, entry, part))
 
     def _runs(self, paper: Paper, key: str) -> list[Job]:
         """Return the jobs of one key of a paper's runs."""
@@ -182,7 +198,7 @@ class Preparation:
         if runs.data:
             settings.append(f"data.path={json.dumps(self._data[runs.data])}")
         experiment = config.load(runs.experiment, settings)
-        folder = self._out / "runs" / _folder_name(experiment.name, runs.set)
+        folder = self._out / "runs" / folder_name(experiment.name, runs.set)
         seeds = min(runs.seeds, self._most_seeds)
         planned = plan(experiment, runs.methods, runs.baselines, seeds, folder, checked=False)
         return [self._run(runs, one, one.seed - experiment.seed) for one in planned]
@@ -195,7 +211,8 @@ class Preparation:
             planned.require_same_settings()
         except (DamagedError, ConfigError) as error:
             damage = one_line(error)
-        return Job(name, seed, 60 * runs.minutes, planned.folder, planned, damage)
+        label = run_name(runs, planned.method, planned.seed)
+        return Job(name, label, seed, 60 * runs.minutes, planned.folder, planned, damage)
 
     def _partition(self, made: Partitioned) -> Job:
         document: dict[str, Any] = {
@@ -204,44 +221,38 @@ class Preparation:
             "partition": made.options,
         }
         settings = config.parse(document, f"the partition of {made.dataset}")
-        folder = self._out / "partitions" / f"{made.dataset}-{_digest(document)}"
-        return Job(str(folder.relative_to(self._out)), 0, _PARTITION_SECONDS, folder, settings)
+        folder = self._out / "partitions" / f"{made.dataset}-{digest(document)}"
+        name = str(folder.relative_to(self._out))
+        return Job(name, partition_name(made), 0, _PARTITION_SECONDS, folder, settings)
 
 
-def _shared(work: Work, others: Known) -> Work:
+def _shared(work: Work, others: frozenset[str]) -> Work:
     """Return a work with what others have of it.
 
-    What a run that is left needs is left too: the run with whose model it begins, and those by whose score its cells
-    are measured.
+    A run that is left needs the one with whose model it begins. A run that only this folder has or makes needs those
+    by whose score its cells are measured. These are left too.
     """
-    if not others.sources and not others.whole:
-        return work
     paper, entry = work.paper, work.entry
-    own = [(_source(part, job), job) for part, jobs in work.jobs.items() for job in jobs]
-    names = {job.name for source, job in own if source in others}
+    own = [job for job in work.every if job.label not in others]
     targets = {
-        (source, paper.target_of(entry, source[0], column))
+        (group_of_cell(paper, entry, row, column), group_of_target(paper, entry, row, column))
         for row in entry.rows
         for column in entry.columns
-        for source in [entry.source_of(row, column)]
     }
-    left = [(source, job) for source, job in own if not job.done and job.name not in names]
-    needed = {(to, job.seed) for source, job in left for of, to in targets if source[:2] == of}
-    names -= {job.name for source, job in own if (source[:2], job.seed) in needed}
-    begun = {part for (part, _, _), job in own if not job.done and job.name not in names}
-    first = {paper.runs[key].model_of for key in work.jobs if not entry.partitions} - {""}
-    for part, job in zip(sorted(first), work.before, strict=True):
-        if any(paper.runs[key].model_of == part for key in begun):
-            names.discard(job.name)
-        elif job not in [one for _, one in own]:
-            names.add(job.name)
-    elsewhere = len(others.sources - {source for source, _ in own})
-    return replace(work, known=frozenset(names), elsewhere=elsewhere)
-
-
-def _source(part: str, job: Job) -> Source:
-    """Return what tells a job of a part of a table from its other jobs."""
-    return (part, job.work.method, job.work.seed) if isinstance(job.work, Planned) else (part, "", 0)
+    needed = {(to, job.seed) for job in own for of, to in targets if of == group_of(job.label)}
+    names = {
+        job.label
+        for job in work.every
+        if job.label in others and (group_of(job.label), job.seed) not in needed
+    }
+    begun = {
+        paper.runs[key].model_of
+        for key in entry.runs
+        if any(not job.done and job.label not in names for job in work.jobs.get(key, []))
+    }
+    first = sorted({paper.runs[key].model_of for key in work.jobs if key in entry.runs} - {""})
+    names -= {job.label for key, job in zip(first, work.before, strict=True) if key in begun}
+    return replace(work, known=frozenset(names))
 
 
 def needed_data(paper: Paper, entry: Entry) -> list[str]:
@@ -282,12 +293,3 @@ def expected_minutes(paper: Paper, entry: Entry) -> tuple[float, bool]:
 def one_line(error: Exception) -> str:
     """Return an error's message without line breaks."""
     return " ".join(str(error).split())
-
-
-def _folder_name(name: str, settings: list[str]) -> str:
-    """Return the folder of an experiment's runs; what the manifest sets tells those of one experiment apart."""
-    return f"{name}-{_digest(settings)}" if settings else name
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]

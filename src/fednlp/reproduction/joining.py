@@ -1,171 +1,107 @@
-"""Joins what several reproductions found of the same papers: figures by row, column and seed, and all that follows."""
+"""Joins what several reproductions found of the same papers: figures by row, column and seed, runs by name."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from fednlp.reproduction.agreement import Claim, Values, Verdict
-from fednlp.reproduction.finding import found_column, verdict
-from fednlp.reproduction.known import figures_in, sources_of
+from fednlp.reproduction.agreement import Values
+from fednlp.reproduction.finding import found_column, state_of, verdict
+from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Column, Entry, Paper
-from fednlp.reproduction.results import (
-    LONGEST,
-    MOST,
-    Finding,
-    FoundClaim,
-    FoundColumn,
-    Machine,
-    PaperResults,
-    Results,
-    State,
-)
+from fednlp.reproduction.naming import group_of, groups_of
+from fednlp.reproduction.results import Finding, FoundClaim, FoundColumn, FoundRun, PaperResults, Results
 
 
 def unite(papers: Mapping[str, Paper], here: Results, joined: Sequence[Results]) -> Results:
     """Return what was found here together with what others found.
 
     A figure of a row, column and seed is that of the first who has it: from here, or else of the first of the others.
-    Time and machines are added, so a run that two did counts twice. What the manifests no longer have is left out.
+    A run is that of the first who finished it, or else of the first who began it. What the manifests no longer have is
+    left out. So nothing changes if the same is joined again, or what holds it already.
 
     Args:
         papers: The papers by name.
-        here: What was found here of these papers. The runs of its tables are all that are known of, and its reasons say
-            what neither was found here nor by the others.
+        here: What was found here of these papers. Its reasons say what neither was found here nor by the others.
         joined: What the others found.
     """
-    united = [_paper(papers[one.name], [one, *_papers_named(one.name, joined)]) for one in here.papers]
-    return Results(seconds=_sum([here.seconds, *(_seconds(papers, one) for one in joined)]), papers=united)
+    every = [here, *joined]
+    runs = _runs(papers, every)
+    united = [_paper(papers[one.name], one, every, runs) for one in here.papers]
+    names = dict.fromkeys(name for paper in united for name in paper.runs)
+    return Results(runs={name: runs[name] for name in names if name in runs}, papers=united)
 
 
-def shown_of(findings: Sequence[Finding]) -> int:
-    """Return the place of the one whose pictures are shown: it has pictures of the most finished runs."""
-    counts = [one.finished if one.pictures else -1 for one in findings]
+def shown_of(every: Sequence[Results], paper: str, entry: str) -> int:
+    """Return the place of the one whose pictures of a table are shown: it has pictures of the most finished runs."""
+    found = [(results, results.finding(paper, entry)) for results in every]
+    counts = [len(of.finished(finding)) if finding and finding.pictures else -1 for of, finding in found]
     return counts.index(max(counts))
 
 
-def finding_of(results: Results, paper: str, entry: str) -> Finding | None:
-    """Return what was found of a table or figure; None where nothing is said of it."""
-    found = results.paper(paper)
-    return None if found is None else found.entry(entry)
+def _runs(papers: Mapping[str, Paper], every: Sequence[Results]) -> dict[str, FoundRun]:
+    """Return the runs of the papers' tables by name: of each that of the first who finished it, or began it."""
+    runs: dict[str, FoundRun] = {}
+    for results in every:
+        for name in (name for paper in papers if (found := results.paper(paper)) for name in found.runs):
+            run = results.runs.get(name)
+            if run and (name not in runs or run.finished > runs[name].finished):
+                runs[name] = run
+    return runs
 
 
-def _papers_named(name: str, joined: Sequence[Results]) -> list[PaperResults]:
-    """Return what each of the others found of a paper, one result each."""
-    return [found for results in joined if (found := results.paper(name))]
-
-
-def _seconds(papers: Mapping[str, Paper], results: Results) -> float:
-    """Return the time of the runs of the papers that are shown; of some papers, runs that they share count for each."""
-    shown = [one.seconds for one in results.papers if one.name in papers]
-    return min(results.seconds, sum(shown)) if len(shown) < len(results.papers) else results.seconds
-
-
-def _paper(paper: Paper, found: Sequence[PaperResults]) -> PaperResults:
-    """Return what was found of a paper, here first."""
+def _paper(
+    paper: Paper, own: PaperResults, every: Sequence[Results], runs: Mapping[str, FoundRun]
+) -> PaperResults:
     entries = {entry.id: entry for entry in paper.entries}
-    here = found[0]
-    counts: dict[tuple[str, int], int] = {}
-    for machine in (machine for one in found for machine in one.machines):
-        of = machine.processor, machine.cores
-        counts[of] = min(counts.get(of, 0) + machine.runs, MOST)
+    found = [one for results in every if (one := results.paper(paper.name))]
     changes = {
-        "seconds": _sum(one.seconds for one in found),
-        "machines": [
-            Machine(processor=name, cores=cores, runs=runs) for (name, cores), runs in counts.items()
-        ],
         "libraries": list(dict.fromkeys(text for one in found for text in one.libraries)),
-        "entries": [_finding(paper, entries[one.id], found) for one in here.entries],
+        "entries": [_finding(paper, entries[one.id], every, runs) for one in own.entries],
     }
-    return here.model_copy(update=changes)
+    return own.model_copy(update=changes)
 
 
-def _finding(paper: Paper, entry: Entry, found: Sequence[PaperResults]) -> Finding:
+def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping[str, FoundRun]) -> Finding:
     """Return what was found of a table or figure, here first."""
-    own = [(one, finding) for one in found if (finding := one.entry(entry.id))]
-    findings = [finding for _, finding in own]
-    here, others = findings[0], findings[1:]
-    if entry.impossible or not others:
-        return here
-    sources = [sources_of(paper, entry, one, finding) for one, finding in own]
-    every = frozenset().union(*sources)
-    runs = max(finding.runs for finding in findings)
-    finished = max(one.finished + len(every - known) for one, known in zip(findings, sources, strict=True))
-    finished = min(finished, runs)
-    left = [one.reason for one in others if finished < runs and one.reason]
-    reason = here.reason or next(iter(left), "")
+    here, *joined = every
+    own, *others = findings = [one for results in every if (one := results.finding(paper.name, entry.id))]
+    if entry.impossible:
+        return own
+    groups = groups_of(paper, entry)
+    found = (name for one in findings for name in one.runs if group_of(name) in groups)
+    names = list(dict.fromkeys(found))
+    whole = {*here.finished(own), *known(paper, entry, joined)}
+    left = [name for name in names if name not in whole]
+    reason = own.reason or next((one.reason for one in others if left and one.reason), "")
     columns = [_column(entry, column, findings) for column in entry.columns]
+    pictured = every[shown_of(every, paper.name, entry.id)].finding(paper.name, entry.id)
     changes = {
-        "state": _state(finished, reason),
+        "state": state_of(len(names), len(names) - len(left), reason),
         "reason": reason,
-        "runs": runs,
-        "finished": finished if reason or not finished else runs,
-        "seconds": _sum(one.seconds for one in findings),
-        "cpu_seconds": _cpu_seconds(findings),
+        "runs": names,
+        "lacks": [name for name in left if name in runs and runs[name].finished],
         "columns": columns,
         "claims": [
-            FoundClaim(says=claim.says, verdict=_verdict(claim, columns, findings), tried=claim.tried)
+            FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
             for claim in entry.claims
         ],
-        "pictures": findings[shown_of(findings)].pictures,
+        "pictures": pictured.pictures if pictured else [],
         "data": list(dict.fromkeys(data for one in findings for data in one.data)),
     }
-    return here.model_copy(update=changes)
-
-
-def _state(finished: int, reason: str) -> State:
-    if not finished:
-        return "not made"
-    return "in part" if reason else "made"
-
-
-def _cpu_seconds(findings: Sequence[Finding]) -> float | None:
-    """Return the CPU time of those that took time; None where that of one is not known."""
-    known = [one.cpu_seconds for one in findings if one.seconds or one.cpu_seconds]
-    seconds = [one for one in known if one is not None]
-    return _sum(seconds) if known and len(seconds) == len(known) else None
-
-
-def _sum(seconds: Iterable[float]) -> float:
-    return min(round(sum(seconds), 1), LONGEST)
+    return own.model_copy(update=changes)
 
 
 def _column(entry: Entry, column: Column, findings: Sequence[Finding]) -> FoundColumn:
     """Return the joint figures of a column; of the errors of a row's figures the largest counts."""
+    as_now = column.name, column.measure or entry.measure
+    found = [one for finding in findings for one in finding.columns if (one.name, one.measure) == as_now]
     figures: dict[str, Values] = {}
     errors: dict[str, float] = {}
-    for row in entry.rows:
+    for name in (row.name for row in entry.rows):
         joint: dict[int, float] = {}
-        for one in findings:
-            new = {
-                seed: value
-                for seed, value in figures_in(entry, one, row, column).items()
-                if seed not in joint
-            }
+        for one in found:
+            new = {seed: value for seed, value in one.figures.get(name, {}).items() if seed not in joint}
             joint |= new
-            error = next((c.errors.get(row.name) for c in one.columns if c.name == column.name), None)
-            if new and error is not None:
-                errors[row.name] = max(error, errors.get(row.name, error))
+            if new and name in one.errors:
+                errors[name] = max(one.errors[name], errors.get(name, one.errors[name]))
         if joint:
-            figures[row.name] = dict(sorted(joint.items()))
+            figures[name] = dict(sorted(joint.items()))
     return found_column(entry, column, figures, errors)
-
-
-def _verdict(claim: Claim, columns: Sequence[FoundColumn], findings: Sequence[Finding]) -> Verdict:
-    """Return what the joint figures say of a claim.
-
-    Where they are all from one, and what holds is what it stated, its own verdict stands. It may have known errors of
-    the figures that it does not state by row.
-    """
-    judged = verdict(claim, columns)
-    for stated in _stated(claim, columns, findings):
-        if (stated.holds, stated.seeds) == (judged.holds, judged.seeds):
-            return stated
-    return judged
-
-
-def _stated(claim: Claim, columns: Sequence[FoundColumn], findings: Sequence[Finding]) -> Iterator[Verdict]:
-    """Yield the verdicts of those who have the joint figures of the claim's rows."""
-    name = claim.column or (columns[0].name if columns else "")
-    joint = next((one.figures for one in columns if one.name == name), {})
-    for finding in findings:
-        own = next((one.figures for one in finding.columns if one.name == name), {})
-        if all(own.get(row) == joint.get(row) for row in claim.rows):
-            yield from (one.verdict for one in finding.claims if one.says == claim.says)

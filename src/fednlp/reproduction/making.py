@@ -95,7 +95,7 @@ class Making:
         asked = {work.id for work in self._asked}
         found = {}
         for work in works:
-            others = [job for job in work.every if job.name not in work.known]
+            others = [job for job in work.every if job.label not in work.known]
             todo = [job for job in others if not job.done or job.name in self.failed]
             broken = [message for job in todo if (message := self.failed.get(job.name, job.damage))]
             reasons = [work.reason] if work.reason else []

@@ -4,18 +4,19 @@ from collections.abc import Iterator
 
 from fednlp.formatting.units import DASH, human_seconds, plural
 from fednlp.reproduction.manifest import OF_PARTITIONS
-from fednlp.reproduction.results import Finding, FoundData
+from fednlp.reproduction.results import Finding, FoundData, Results
 
 
-def notes_of(entry: Finding) -> Iterator[str]:
+def notes_of(results: Results, entry: Finding) -> Iterator[str]:
     """Yield what is said of a table: its runs, its data, how its ranks agree, and why it is not finished."""
+    ran, finished = results.ran(entry), len(results.finished(entry))
     what = "partition" if any(column.measure in OF_PARTITIONS for column in entry.columns) else "run"
-    of = "" if entry.finished == entry.runs else f"{entry.finished} of "
+    of = "" if finished == len(entry.runs) else f"{finished} of "
     seeds = f", {seeds_of(entry)}" if seed_counts(entry) else ""
     mixed = " (n)" if len(seed_counts(entry)) > 1 else ""
-    computed = f"; CPU time {human_seconds(entry.cpu_seconds)}" if entry.cpu_seconds else ""
-    measured = f"{human_seconds(entry.seconds)} (measured{computed})"
-    yield f"{of}{plural(entry.runs, what)} done in {measured}{seeds}{mixed}."
+    computed = f"; CPU time {human_seconds(ran.cpu_seconds)}" if ran.cpu_seconds else ""
+    measured = f"{human_seconds(ran.seconds)} (measured{computed})"
+    yield f"{of}{plural(len(entry.runs), what)} done in {measured}{seeds}{mixed}."
     yield from map(_used, entry.data)
     for column in entry.columns:
         if column.spearman is not None:

@@ -19,8 +19,8 @@ from fednlp.reproduction.results import (
     Finding,
     FoundClaim,
     FoundColumn,
-    Machine,
     PaperResults,
+    Ran,
     Results,
 )
 from fednlp.reproduction.shown import published, text_of
@@ -70,7 +70,7 @@ def pages(results: Results, drawn: Mapping[str, Picture]) -> dict[str, Document]
         results: What was found.
         drawn: Its pictures by name.
     """
-    made = {paper.stem: _paper_page(paper, drawn) for paper in results.papers}
+    made = {paper.stem: _paper_page(results, paper, drawn) for paper in results.papers}
     return {OVERVIEW: _overview(results)} | made
 
 
@@ -79,15 +79,15 @@ def pages(results: Results, drawn: Mapping[str, Picture]) -> dict[str, Document]
 
 def _overview(results: Results) -> Document:
     entries = [entry for paper in results.papers for entry in paper.entries]
-    machines = dict.fromkeys(_named(machine) for paper in results.papers for machine in paper.machines)
+    ran = results.ran(*results.papers)
     against = _against(results)
     sections = [
         ReportSection("Papers", [_papers(results), Code(_commands(results), "sh")]),
         ReportSection("Claims that disagree", [against] if against.rows else []),
-        ReportSection("Machines", [Text(f"{name}.") for name in machines]),
+        ReportSection("Machines", [Text(f"{_named(*machine)}.") for machine in ran.machines]),
         ReportSection("How to read the pages", [KeyValues(_READING)]),
     ]
-    return _document(_TITLE, _LEAD, _tiles(entries, results.seconds), sections)
+    return _document(_TITLE, _LEAD, _tiles(entries, ran.seconds), sections)
 
 
 def _document(
@@ -123,7 +123,8 @@ def _papers(results: Results) -> Grid:
     for paper in results.papers:
         states = [entry.state for entry in paper.entries]
         counts = [str(states.count(state)) for state in ("made", "in part", "not made")]
-        time = human_seconds(paper.seconds) if paper.seconds else DASH
+        seconds = results.ran(paper).seconds
+        time = human_seconds(seconds) if seconds else DASH
         rows.append([_word(paper), paper.title, *counts, _agreeing(paper.entries), time])
     notes = [
         "Drawings and descriptions, of which nothing can be made, are not counted.",
@@ -166,26 +167,30 @@ def _agreeing(entries: Sequence[Finding]) -> str:
 # -------------------------------------------------------------------------------------------- a paper
 
 
-def _paper_page(paper: PaperResults, drawn: Mapping[str, Picture]) -> Document:
-    found = [entry for entry in paper.entries if entry.finished]
+def _paper_page(results: Results, paper: PaperResults, drawn: Mapping[str, Picture]) -> Document:
+    found = [entry for entry in paper.entries if results.finished(entry)]
+    ran = results.ran(paper)
     missing = [entry for entry in paper.entries if entry.reason and entry.state != "impossible"]
     others = [[one.title, one.shows, one.reason] for one in paper.entries if one.state == "impossible"]
-    begun = _entries(found) if found else Text("Nothing of it has been made yet.")
+    begun = _entries(results, found) if found else Text("Nothing of it has been made yet.")
     sections = [
         ReportSection("Overview", [begun, Text("All of it is made by:"), Code(paper.command, "sh")]),
-        *(ReportSection(one.title, list(_blocks(one, drawn)), heading_anchor(one.title)) for one in found),
+        *(
+            ReportSection(one.title, list(_blocks(results, one, drawn)), heading_anchor(one.title))
+            for one in found
+        ),
         ReportSection("Not finished", [_unfinished(missing)] if missing else []),
         ReportSection(
             "Nothing to make",
             [Grid(["Table or figure", "Shows", "Why"], others, words=True, marked=True)] if others else [],
         ),
-        ReportSection("Machines", [KeyValues(_machines(paper))] if paper.machines else []),
+        ReportSection("Machines", [KeyValues(_machines(ran, paper))] if ran.machines else []),
     ]
-    tiles = _tiles(paper.entries, paper.seconds)
+    tiles = _tiles(paper.entries, ran.seconds)
     return _document(f"{_word(paper)}: {paper.title}", f"{paper.source}.", tiles, sections)
 
 
-def _entries(found: Sequence[Finding]) -> Grid:
+def _entries(results: Results, found: Sequence[Finding]) -> Grid:
     heads = ["Table or figure", "Shows", "Made", "Seeds", "Claims that agree", "Rank correlation", "Time"]
     rows = [
         [
@@ -196,7 +201,7 @@ def _entries(found: Sequence[Finding]) -> Grid:
             _agreeing([entry]),
             ", ".join(f"{column.spearman:.2f}" for column in entry.columns if column.spearman is not None)
             or DASH,
-            human_seconds(entry.seconds),
+            human_seconds(results.ran(entry).seconds),
         ]
         for entry in found
     ]
@@ -217,21 +222,21 @@ def _unfinished(missing: Sequence[Finding]) -> Grid:
     return Grid(heads, rows, notes, words=True, marked=True)
 
 
-def _machines(paper: PaperResults) -> list[tuple[str, str]]:
-    machines = [(_named(machine), plural(machine.runs, "run")) for machine in paper.machines]
+def _machines(ran: Ran, paper: PaperResults) -> list[tuple[str, str]]:
+    machines = [(_named(*machine), plural(count, "run")) for machine, count in ran.machines.items()]
     return [*machines, *(("libraries", text) for text in paper.libraries)]
 
 
-def _named(machine: Machine) -> str:
-    return f"{machine.processor}, {plural(machine.cores, 'core')}"
+def _named(processor: str, cores: int) -> str:
+    return f"{processor}, {plural(cores, 'core')}"
 
 
-def _blocks(entry: Finding, drawn: Mapping[str, Picture]) -> Iterator[Block]:
+def _blocks(results: Results, entry: Finding, drawn: Mapping[str, Picture]) -> Iterator[Block]:
     yield Text(f"{entry.shows}.")
     if entry.here:
         yield Text(f"Here: {entry.here}")
     yield Code(entry.command, "sh")
-    notes = list(notes_of(entry))
+    notes = list(notes_of(results, entry))
     if entry.rows:
         yield _table(entry, notes)
     else:

@@ -1,23 +1,45 @@
 """What was found of papers' tables and figures, as data: ``results.json``, of which the pages are made."""
 
+import math
 import re
-from typing import Annotated, Any, Literal
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from fednlp.reproduction.agreement import Verdict
 from fednlp.reproduction.manifest import Measure
 
 State = Literal["made", "in part", "not made", "impossible"]
-MOST, LONGEST = 2**53, 1e12
-"""Limits of a count and of a time in seconds."""
-Count = Annotated[int, Field(ge=0, le=MOST)]
-Seconds = Annotated[float, Field(ge=0, le=LONGEST)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Figure = Annotated[float, Field(ge=-1e18, le=1e18)]
+RunName = Annotated[str, Field(min_length=1, max_length=5000)]
+"""As :mod:`fednlp.reproduction.naming` has it."""
 
 
 class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class FoundRun(_Part):
+    """A run or partition that was begun.
+
+    Attributes:
+        finished: Whether it is finished.
+        seconds: What it took, measured.
+        cpu_seconds: CPU seconds of its processes; None where they are not known.
+        processor: Of the machine of a finished run; empty for others and for partitions.
+        cores: Of that machine.
+    """
+
+    finished: bool
+    seconds: Seconds
+    cpu_seconds: Seconds | None = None
+    processor: str = ""
+    cores: Count = 0
 
 
 class FoundColumn(_Part):
@@ -38,18 +60,6 @@ class FoundColumn(_Part):
     spearman: float | None = None
     ranked: Count = 0
     errors: dict[str, Figure] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_error_for_all_rows(cls, given: Any) -> Any:
-        """Read what earlier versions wrote: the column's largest error, which then counts for each of its rows."""
-        if not isinstance(given, dict) or "error" not in given:
-            return given
-        error, figures = given["error"], given.get("figures")
-        rows = figures if isinstance(figures, dict) and error is not None else {}
-        return {key: value for key, value in given.items() if key != "error"} | {
-            "errors": dict.fromkeys(rows, error)
-        }
 
     @property
     def error(self) -> float | None:
@@ -121,10 +131,8 @@ class Finding(_Part):
         command: What makes it alone.
         state: Whether all, some or none of its runs are finished, or there is nothing to make.
         reason: Why it is not finished; empty where it is.
-        runs: Number of its runs, or partitions.
-        finished: How many are finished.
-        seconds: What these and the begun ones took, measured.
-        cpu_seconds: CPU seconds of their processes; None where that of one of them is not known.
+        runs: Names of its runs or partitions, also of those that were not begun.
+        lacks: Those that were finished by others, of whom not every figure of the table is known.
         expected: Seconds that the manifest expects of all runs together.
         measured: Whether those were measured; otherwise they are an estimate.
         rows: Rows with the published figures.
@@ -141,10 +149,8 @@ class Finding(_Part):
     command: str
     state: State
     reason: str
-    runs: Count
-    finished: Count
-    seconds: Seconds
-    cpu_seconds: Seconds | None = None
+    runs: list[RunName]
+    lacks: list[RunName] = []
     expected: float
     measured: bool
     rows: list[FoundRow]
@@ -171,14 +177,6 @@ class Finding(_Part):
         ]
 
 
-class Machine(_Part):
-    """A machine, and how many runs it did."""
-
-    processor: str
-    cores: Count
-    runs: Count
-
-
 class PaperResults(_Part):
     """A paper and what was found of its tables and figures.
 
@@ -188,8 +186,6 @@ class PaperResults(_Part):
         title: The paper's title.
         source: Authors, year and address.
         command: What makes all of it.
-        seconds: What its runs took, each counted once.
-        machines: Where they ran.
         libraries: Versions of libraries that they used.
         entries: Tables and figures, in the paper's order.
     """
@@ -199,8 +195,6 @@ class PaperResults(_Part):
     title: str
     source: str
     command: str
-    seconds: Seconds
-    machines: list[Machine]
     libraries: list[str]
     entries: list[Finding]
 
@@ -209,25 +203,70 @@ class PaperResults(_Part):
         """The name of its page, without the ending."""
         return f"{self.number or 'paper'}-{self.name}"
 
+    @property
+    def runs(self) -> list[str]:
+        """Names of the runs and partitions of its tables and figures, each once."""
+        return list(dict.fromkeys(name for entry in self.entries for name in entry.runs))
+
     def entry(self, name: str) -> Finding | None:
         """Return what was found of a table or figure, by its id; None where nothing is said of it."""
         return next((one for one in self.entries if one.id == name), None)
+
+
+@dataclass(frozen=True)
+class Ran:
+    """Runs and partitions that were begun, each once, and what follows from them."""
+
+    runs: Sequence[FoundRun]
+
+    @property
+    def seconds(self) -> float:
+        """What they took."""
+        return round(math.fsum(run.seconds for run in self.runs), 1)
+
+    @property
+    def cpu_seconds(self) -> float | None:
+        """CPU seconds of those that took time; None where those of one are not known."""
+        taken = [run.cpu_seconds for run in self.runs if run.finished or run.seconds]
+        known = [seconds for seconds in taken if seconds is not None]
+        return round(math.fsum(known), 1) if known and len(known) == len(taken) else None
+
+    @property
+    def machines(self) -> dict[tuple[str, int], int]:
+        """The number of finished runs by processor and number of cores."""
+        return Counter((run.processor, run.cores) for run in self.runs if run.finished and run.processor)
 
 
 class Results(_Part):
     """``results.json``: all that the pages show but the drawn pictures.
 
     Attributes:
-        seconds: What all runs took, each counted once.
+        runs: What was begun of the papers' runs and partitions, by name.
         papers: The papers.
     """
 
-    seconds: Seconds
+    runs: dict[RunName, FoundRun]
     papers: list[PaperResults]
 
     def paper(self, name: str) -> PaperResults | None:
         """Return what was found of a paper; None where nothing is said of it."""
         return next((one for one in self.papers if one.name == name), None)
+
+    def finding(self, paper: str, entry: str) -> Finding | None:
+        """Return what was found of a table or figure; None where nothing is said of it."""
+        found = self.paper(paper)
+        return None if found is None else found.entry(entry)
+
+    def finished(self, finding: Finding) -> list[str]:
+        """Return the finished runs of a table, without those of which it lacks a figure."""
+        lacks = set(finding.lacks)
+        names = [name for name in dict.fromkeys(finding.runs) if name in self.runs and name not in lacks]
+        return [name for name in names if self.runs[name].finished]
+
+    def ran(self, *parts: PaperResults | Finding) -> Ran:
+        """Return those runs of papers or tables that were begun."""
+        names = dict.fromkeys(name for part in parts for name in part.runs)
+        return Ran([self.runs[name] for name in names if name in self.runs])
 
     def to_json(self) -> str:
         """Return it as JSON: what holds no further list or table stands on a line."""

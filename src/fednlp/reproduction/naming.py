@@ -1,0 +1,81 @@
+"""Names of runs and partitions in ``results.json``: the same on every machine, and in every paper that has the run.
+
+A name says all that the manifest says of a run: its experiment, the settings over it, its method and seed.
+"""
+
+import hashlib
+import json
+from typing import Any
+
+from fednlp.reproduction.manifest import Column, Entry, Paper, Partitioned, Row, Runs
+
+_SEED = "-seed"
+
+
+def folder_name(experiment: str, settings: list[str]) -> str:
+    """Return a word for an experiment's runs; what the manifest sets tells those of one experiment apart."""
+    return f"{experiment}-{digest(settings)}" if settings else experiment
+
+
+def group(runs: Runs, method: str) -> str:
+    """Return what the names of a method's runs begin with."""
+    return f"{folder_name(runs.experiment, runs.set)}/{method}"
+
+
+def run_name(runs: Runs, method: str, seed: int) -> str:
+    """Return the name of a run.
+
+    Args:
+        runs: The paper's runs of one key.
+        method: Its method or baseline.
+        seed: Its seed, as in its settings.
+    """
+    return f"{group(runs, method)}{_SEED}{seed}"
+
+
+def partition_name(made: Partitioned) -> str:
+    """Return the name of a partition."""
+    return f"{made.dataset}-{digest(made.model_dump())}"
+
+
+def group_of(name: str) -> str:
+    """Return what a run's name has in common with those of its other seeds; a partition's name is all of it.
+
+    >>> group_of("fes-table4/FeS-seed42")
+    'fes-table4/FeS'
+    """
+    return name.rpartition(_SEED)[0] or name
+
+
+def groups_of_part(paper: Paper, entry: Entry, part: str) -> list[str]:
+    """Return the groups of a key of an entry's runs, or that of a row's partition."""
+    if entry.partitions:
+        return [group_of(partition_name(entry.partitions[part]))]
+    runs = paper.runs[part]
+    return [group(runs, method) for method in (*runs.methods, *runs.baselines)]
+
+
+def groups_of(paper: Paper, entry: Entry) -> set[str]:
+    """Return the groups of all runs or partitions of an entry, those that give a first model among them."""
+    first = {paper.runs[key].model_of for key in entry.runs} - {""}
+    parts = {*entry.partitions, *entry.runs, *first}
+    return {one for part in parts for one in groups_of_part(paper, entry, part)}
+
+
+def group_of_cell(paper: Paper, entry: Entry, row: Row, column: Column) -> str:
+    """Return the group of the runs or the partition of a cell; empty where nothing here corresponds."""
+    if entry.partitions:
+        return group_of(partition_name(entry.partitions[row.name])) if row.name in entry.partitions else ""
+    key, method = entry.source_of(row, column)
+    return group(paper.runs[key], method) if key and method else ""
+
+
+def group_of_target(paper: Paper, entry: Entry, row: Row, column: Column) -> str:
+    """Return the group of the runs whose last score a cell is about reaching; empty where there are none."""
+    target = paper.target_of(entry, entry.source_of(row, column)[0], column)
+    return group(paper.runs[target[0]], target[1]) if target else ""
+
+
+def digest(value: Any) -> str:
+    """Return a few characters that tell JSON values apart."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]
