@@ -18,9 +18,9 @@ from fednlp.cli.prompts import app
 from fednlp.data import load_data
 from fednlp.data.catalogue import CATALOGUE
 from fednlp.errors import ConfigError, FednlpError, FetchError, ModelError
+from fednlp.fewshot.prompt_file import PromptSet, prompts_of
 from fednlp.fewshot.prompt_sets import (
     PromptChoice,
-    PromptSet,
     load_prompts,
     parse_choice,
     prompt_for,
@@ -332,7 +332,7 @@ VALUES = st.recursive(
 def test_a_file_is_prompts_or_refused(changes: dict[str, Any]) -> None:
     """Whatever a key holds, what comes of it is prompts of the right types, or one error."""
     try:
-        made = module._prompts("mine.toml", {k: v for k, v in (OWN | changes).items() if v is not None})
+        made = prompts_of("mine.toml", {k: v for k, v in (OWN | changes).items() if v is not None})
     except ConfigError as error:
         made, said = None, str(error)
     if made is None:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.errors import ConfigError
-from fednlp.tasks.cloze import parts_of, plain_ids
+from fednlp.tasks.cloze import parts_of, word_ids
 
 Scores = NDArray[np.float64]
 
@@ -65,20 +65,22 @@ def assigned_words(scores: Scores) -> list[int]:
     return [int(token) for token in considered[columns]]
 
 
-def candidate_words(tokenizer: Any, pattern: str, among: Iterable[int]) -> dict[int, str]:
+def candidate_words(
+    tokenizer: Any, pattern: str, among: Iterable[int], *, decoder: bool = False
+) -> dict[int, str]:
     """Return the tokens that are a whole word of letters where the mask of a pattern stands, by their number.
 
     Args:
         tokenizer: The model's.
         pattern: Such as ``"{mask} News: {text}"``; with a space before the mask, words begin with one.
         among: The tokens that are looked at.
+        decoder: Whether the model is one.
     """
-    lead = next(part.lead for part in parts_of(pattern) if part.kind == "mask")
     special = set(tokenizer.all_special_ids)
     tokens = [token for token in sorted(among) if token not in special]
     words = [tokenizer.decode([token]).strip() for token in tokens]
     named = [(t, w) for t, w in zip(tokens, words, strict=True) if len(w) >= _SHORTEST and w.isalpha()]
-    pieces = plain_ids(tokenizer, [lead + word for _, word in named])
+    pieces = word_ids(tokenizer, parts_of(pattern), [word for _, word in named], decoder=decoder)
     return {token: word for (token, word), ids in zip(named, pieces, strict=True) if ids == [token]}
 
 

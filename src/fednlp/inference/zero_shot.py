@@ -12,10 +12,11 @@ from fednlp.data import TextData, load_data
 from fednlp.data.catalogue import CATALOGUE
 from fednlp.data.features import Features
 from fednlp.errors import FednlpError
-from fednlp.fewshot.prompt_sets import PromptChoice, PromptSet, chosen_pattern, chosen_words, words_for
-from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
+from fednlp.fewshot.prompt_file import PromptSet
+from fednlp.fewshot.prompt_sets import PromptChoice, chosen_pattern, chosen_words, words_for
+from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model, prompt_class
 from fednlp.models.resolve import resolve_model
-from fednlp.tasks.cloze import filled, mask_of, parts_of, plain_ids
+from fednlp.tasks.cloze import DECODER, filled, mask_of, parts_of, word_ids
 from fednlp.tasks.prompt_classification import PromptClassification
 from fednlp.training.batches import evaluation_batches
 
@@ -89,7 +90,7 @@ def check_prompts(
     Args:
         prompts: The prompt set.
         choice: The pattern and words; a pattern of None selects all, words of None the first that fit.
-        model: Name or folder, as in ``[model] name_or_path``; the model needs a masked-LM head.
+        model: Name or folder, as in ``[model] name_or_path``; a masked language model, or a decoder.
         data: A known data set, of which up to 500 test examples are predicted, spread evenly.
         path: Files of this data set, or the user's own.
         text: Column of the texts in these files.
@@ -98,7 +99,7 @@ def check_prompts(
     Raises:
         ConfigError: There is no such pattern, or there are no such words.
         DataError: The data set cannot be loaded, or has no labels.
-        ModelError: The model cannot be loaded, or has no masked-LM head.
+        ModelError: The model cannot be loaded, or has no head of a language model.
     """
     numbers = range(len(prompts.patterns)) if choice.pattern is None else [choice.pattern]
     patterns = {number: chosen_pattern(prompts, number) for number in numbers}
@@ -106,8 +107,10 @@ def check_prompts(
         chosen_words(prompts, choice.words)  # refused before a model is loaded
     source = resolve_model(model)
     tokenizer = load_tokenizer(source)
-    mask_of(tokenizer, _TASK)
-    loaded = pretrained_model(source, "AutoModelForMaskedLM", {}, {}, seed=0, require_head=True).eval()
+    kind = prompt_class(source)
+    if kind != DECODER:
+        mask_of(tokenizer, _TASK)
+    loaded = pretrained_model(source, kind, {}, {}, seed=0, require_head=True).eval()
     limit = min(_LONGEST_TEXT, longest_text(source, tokenizer))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -115,7 +118,9 @@ def check_prompts(
         opened = cache(partial(_data_for, prompts, data, path, text, label))
         known = {number: opened(_own_columns(prompts, one, data)) for number, one in patterns.items()}
         return [
-            _check_pattern(prompts, number, one, choice.words, tokenizer, loaded, known[number], limit)
+            _check_pattern(
+                prompts, number, one, choice.words, tokenizer, (kind, loaded), known[number], limit
+            )
             for number, one in patterns.items()
         ]
     finally:
@@ -154,7 +159,7 @@ def _check_pattern(
     pattern: str,
     table: int | None,
     tokenizer: Any,
-    model: Any,
+    model: tuple[str, Any],
     data: TextData | None,
     limit: int,
 ) -> PromptCheck:
@@ -166,11 +171,13 @@ def _check_pattern(
         pattern: The pattern.
         table: Number of the table of words; None for the first that fits.
         tokenizer: The model's tokenizer.
-        model: A masked language model, in evaluation mode.
+        model: The auto class of a language model, and the model in evaluation mode.
         data: The data set to score on, if any.
         limit: Maximum number of tokens of an example.
     """
-    parts, mask = parts_of(pattern), mask_of(tokenizer, _TASK)
+    kind, loaded = model
+    parts, decoder = parts_of(pattern), kind == DECODER
+    mask = None if decoder else mask_of(tokenizer, _TASK)
     labels = list(prompts.words[table or 0]) if data is None else list(data.label_names)
     words = {label: prompts.words[table or 0].get(label, "") for label in labels}
     ids, _ = next(filled(parts, {"text": [[]]}, mask, tokenizer, 1 << 30))
@@ -178,15 +185,15 @@ def _check_pattern(
     example = rows[0] if rows else _NO_EXAMPLE
     problem, score, reads = None, None, ""
     try:
-        words = words_for(prompts, pattern, labels, tokenizer, table)
-        task = PromptClassification.build(labels, tokenizer, pattern=pattern, verbalizer=words)
+        words = words_for(prompts, pattern, labels, tokenizer, table, decoder=decoder)
+        options = {"pattern": pattern, "verbalizer": words, "model_class": kind}
+        task = PromptClassification.build(labels, tokenizer, **options)
         shown = task.encode([example], tokenizer, min(limit, len(ids) + _SHOWN_TOKENS))[0]
         reads = tokenizer.decode(shown["input_ids"])
-        score = _score(task, model, tokenizer, rows, limit) if rows else None
+        score = _score(task, loaded, tokenizer, rows, limit) if rows else None
     except FednlpError as error:
         problem = str(error)
-    lead = next(part.lead for part in parts if part.kind == "mask")
-    tokens = plain_ids(tokenizer, [lead + word for word in words.values()])
+    tokens = word_ids(tokenizer, parts, list(words.values()), decoder=decoder)
     pieces = dict(zip(words, map(tokenizer.convert_ids_to_tokens, tokens), strict=True))
     return PromptCheck(number, pattern, reads, len(ids), words, pieces, problem, score)
 

@@ -20,7 +20,7 @@ from fednlp.models.loading import (
     without_memory,
 )
 from fednlp.models.quick_import import import_modelling
-from fednlp.models.settings import apply_overrides, load_config, position_limit
+from fednlp.models.settings import apply_overrides, cloze_class, load_config, position_limit
 from fednlp.seeds import torch_stream
 
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".pt", ".pth", ".ckpt")
@@ -61,6 +61,19 @@ def target_tokenizer(source: str) -> Any | None:
     """
     folder = Path(source) / _TARGET
     return load_tokenizer(str(folder)) if (folder / "tokenizer.json").is_file() else None
+
+
+def prompt_class(source: str) -> str:
+    """Return the auto class of a model for prompts: of masked language models, or of decoders.
+
+    Raises:
+        ModelError: The model's configuration cannot be loaded.
+    """
+    with explain_load_errors(source):
+        import_modelling()
+        from transformers import AutoConfig
+
+        return cloze_class(load_pretrained(AutoConfig, source))
 
 
 def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | None = None) -> int:
@@ -144,7 +157,7 @@ def pretrained_model(
             )
         _refuse_resized(model, model_class, [key for key, *_ in report["mismatched_keys"]])
         if require_head:
-            _refuse_headless(model, source, report["missing_keys"])
+            _refuse_headless(model, source, report["missing_keys"], model_class == "AutoModelForCausalLM")
         with without_memory():
             plan = empty_model(auto, config)
         for name, parameter in plan.named_parameters():
@@ -165,13 +178,14 @@ def _refuse_resized(model: Any, model_class: str, names: list[str]) -> None:
         )
 
 
-def _refuse_headless(model: Any, source: str, missing: Iterable[str]) -> None:
+def _refuse_headless(model: Any, source: str, missing: Iterable[str], decoder: bool) -> None:
     """Refuse a checkpoint that has a body alone: a head drawn at random knows no word."""
     lacking = sorted(key for key in missing if not key.startswith(f"{model.base_model_prefix}."))
     if lacking:
+        kind, known = ("causal", "smollm2") if decoder else ("masked", "bert-tiny")
         raise ModelError(
-            f"{source} has no masked-LM head ({lacking[0]} is not in its checkpoint): prompts need a model that has "
-            "one, e.g. bert-tiny; or train one first with the task masked-lm"
+            f"{source} has no {kind}-LM head ({lacking[0]} is not in its checkpoint): prompts need a model that has "
+            f"one, e.g. {known}; or train one first with the task {kind}-lm"
         )
 
 

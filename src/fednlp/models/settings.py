@@ -12,7 +12,7 @@ _HEADS = {
     "AutoModelForQuestionAnswering": ("question answering", "bert-tiny, minilm"),
     "AutoModelForSeq2SeqLM": ("sequence to sequence", "transformer, bert-tiny+bert-tiny"),
     "AutoModelForCausalLM": ("language modelling", "smollm2, lstm"),
-    "AutoModelForMaskedLM": ("masked language modelling and prompts", "bert-tiny"),
+    "AutoModelForMaskedLM": ("masked language modelling", "bert-tiny"),
 }
 _LOOKS_BACK_ONLY = {"is_decoder": True, "causal": True, "attn_type": "uni"}
 """Settings that make architectures that also read both ways (BERT, XLM, XLNet) see the past alone."""
@@ -54,6 +54,12 @@ def check_head(config: Any, model_class: str) -> None:
         f"{config.model_type} models have no head for {what} ({model_class}): use {instead}, or another that has "
         f"one; of fednlp's tasks, {config.model_type} has heads for {there}"
     )
+
+
+def cloze_class(config: Any) -> str:
+    """Return the auto class with which a model fills the gap of a prompt: that of decoders where it has no other."""
+    masked, causal = "AutoModelForMaskedLM", "AutoModelForCausalLM"
+    return causal if _has_head(config, causal) and not _has_head(config, masked) else masked
 
 
 def _has_head(config: Any, model_class: str) -> bool:

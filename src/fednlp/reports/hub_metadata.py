@@ -28,7 +28,7 @@ def front_matter(
     """
     name = clean(summary.get("name") or config.get("name") or "model")
     task = TASKS.get(task_of(summary))
-    kind = None if task is None else task.pipeline
+    kind = None if task is None else _pipeline_of_head(summary) or task.pipeline
     lines = ["---", "library_name: transformers", *([f"pipeline_tag: {kind}"] if kind and usable else [])]
     base = str(lookup(config, "model.name_or_path", ""))
     if _HUB_NAME.fullmatch(base):
@@ -97,14 +97,30 @@ HUB_METRICS = {
 _PIPELINES = ("text-classification", "token-classification")
 
 
-def use(task: str) -> str:
-    """Return Python that loads a model of a task."""
+def _pipeline_of_head(summary: Values) -> str | None:
+    """Return the pipeline of a model whose head is not that of its task: a decoder for prompts; None for others."""
+    task = TASKS[task_of(summary)]
+    return "text-generation" if _head(summary) == "CausalLM" != task.head else None
+
+
+def _head(summary: Values) -> str:
+    """Return the auto class of a run's model, behind ``AutoModelFor``; nothing for a task of the user's own."""
+    task = TASKS.get(task_of(summary))
+    if task is None:
+        return ""
+    return "CausalLM" if summary.get("model_class") == "AutoModelForCausalLM" else task.head
+
+
+def use(summary: Values) -> str:
+    """Return Python that loads the model of a run."""
+    task = task_of(summary)
     if task in _PIPELINES:
         return (
             "from transformers import pipeline\n\n"
             f'ask = pipeline("{task}", model="path/to/this/folder")\nprint(ask("Some text"))'
         )
-    auto = f"AutoModelFor{TASKS[task].head}" if task in TASKS else "AutoModel"
+    head = _head(summary)
+    auto = f"AutoModelFor{head}" if head else "AutoModel"
     return (
         f"from transformers import {auto}, AutoTokenizer\n\n"
         f'model = {auto}.from_pretrained("path/to/this/folder")\n'

@@ -20,7 +20,7 @@ from fednlp.formulations import TASKS
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder
 from fednlp.models.peft_options import virtual_tokens
-from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text
+from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text, prompt_class
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
 from fednlp.partition import Partition
@@ -227,6 +227,8 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
             f"{data.name} has {len(data.label_names)} label in column {data.columns['label']}: "
             "classification needs two or more"
         )
+    if task_spec == "prompt-classification":
+        options = options | {"model_class": prompt_class(tokenizer.name_or_path)}
     if "prompt" in options:
         from fednlp.fewshot.prompt_sets import with_prompt
 

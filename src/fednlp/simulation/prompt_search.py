@@ -15,7 +15,7 @@ from fednlp.data.features import Features
 from fednlp.disk import atomic
 from fednlp.errors import ConfigError
 from fednlp.fewshot.gold import GoldLabels
-from fednlp.fewshot.prompt_sets import load_prompts, parse_choice
+from fednlp.fewshot.prompt_sets import decoder_patterns, load_prompts, parse_choice
 from fednlp.fewshot.word_search import (
     assigned_words,
     candidate_words,
@@ -76,7 +76,8 @@ def search_words(experiment: Experiment, log: Callable[[str], None]) -> list[Fou
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        found = [_found(components, gold, pattern, model) for pattern in _patterns(experiment)]
+        patterns = _patterns(experiment, components.task.decodes)
+        found = [_found(components, gold, pattern, model) for pattern in patterns]
     finally:
         torch.set_num_threads(threads)
     return sorted(found, key=lambda one: -one.score)
@@ -97,21 +98,24 @@ def write_prompts(path: Path, name: str, source: str, found: Sequence[FoundWords
         file.write(tomli_w.dumps(table).encode())
 
 
-def _patterns(experiment: Experiment) -> list[str]:
-    """Return all patterns of a prompt set, or the one that is chosen."""
+def _patterns(experiment: Experiment, decoder: bool) -> list[str]:
+    """Return all patterns of a prompt set that suit the model, or the one that is chosen."""
     options = experiment.task.given()
     if "prompt" not in options:
         return [options["pattern"]]
     choice = parse_choice(options["prompt"])
-    patterns = load_prompts(choice.name).patterns
-    chosen = list(patterns) if choice.pattern is None else [patterns[choice.pattern]]
+    prompts = load_prompts(choice.name)
+    suiting = decoder_patterns(prompts) if decoder else range(len(prompts.patterns))
+    chosen = [prompts.patterns[n] for n in (suiting if choice.pattern is None else [choice.pattern])]
     return [pattern for pattern in chosen if "{text_pair}" not in pattern] or chosen
 
 
 def _found(components: RunComponents, gold: GoldLabels, pattern: str, model: Any) -> FoundWords:
     probabilities, texts = _at_the_mask(components, gold, pattern, model)
     tokenizer = components.tokenizer
-    words_among = partial(candidate_words, tokenizer, pattern)
+    task = components.task
+    assert isinstance(task, PromptClassification)
+    words_among = partial(candidate_words, tokenizer, pattern, decoder=task.decodes)
     candidates = common_words(words_among, texts, len(gold.label_names), len(tokenizer))
     tokens = list(candidates)
     scores = likelihood_ratios(probabilities[:, tokens], gold.labels, len(gold.label_names))

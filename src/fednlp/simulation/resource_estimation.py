@@ -58,6 +58,7 @@ def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
     """
     from fednlp.tasks.blocks import MAX_LOGITS, MAX_ROWS
     from fednlp.tasks.language_modeling import LanguageModeling
+    from fednlp.tasks.prompt_classification import PromptClassification
 
     config: Any = getattr(model, "config", None)
     shape, parameters = layer_sizes(config), sum(parameter.numel() for parameter in model.parameters())
@@ -65,7 +66,9 @@ def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
         return ModelSizes(parameters, shape, length)
     words: int = config.vocab_size
     places = 1
-    if task.model_class == "AutoModelForCausalLM":
+    if isinstance(task, PromptClassification):
+        places = 1
+    elif task.model_class == "AutoModelForCausalLM":
         places = getattr(task, "max_target_length", length)
     elif (hidden := getattr(task, "mlm_probability", None)) is not None:
         places = max(1, round(hidden * length))

@@ -36,6 +36,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         "parameters": context.state.layout.numel,
         "evaluation": evaluated[-1]["evaluation"] if evaluated else {},
         "task": task.name,
+        "model_class": task.model_class,
         "metric": task.metric,
         "best": _best(evaluated, parts, task.metric),
         "bytes_up": 0,

@@ -1,4 +1,8 @@
-"""Cloze patterns: text around one mask, and the words that may stand there."""
+"""Cloze patterns: text around one mask, and the words that may stand there.
+
+A masked language model reads the whole pattern. A decoder reads what stands before the mask, and the words are scored
+as the next token.
+"""
 
 import string
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,8 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fednlp.errors import ConfigError, ModelError
+from fednlp.tasks.inputs import padding_of
 
+DECODER = "AutoModelForCausalLM"
+"""The auto class of decoders."""
 _EXAMPLE = 'task.pattern = "{mask} News: {text}"'
+_TEXTS = ("text", "text_pair")
+_BEHIND_TEXT = "x"
+"""Stands for a text of which only matters that there is one."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +52,7 @@ def parts_of(pattern: str) -> list[PatternPart]:
         raise ConfigError(f'task.pattern "{pattern}": {error}; a brace itself is written twice') from None
     parts: list[PatternPart] = []
     for words, field, detail, conversion in found:
-        own = words.rstrip()
+        own = words.rstrip(" ")
         lead = " " if len(own) < len(words) else ""
         if own:
             parts.append(PatternPart("words", words=own))
@@ -60,6 +70,29 @@ def parts_of(pattern: str) -> list[PatternPart]:
     if kinds.count("text_pair") > 1:
         raise ConfigError(f'task.pattern "{pattern}" holds {{text_pair}} more than once')
     return parts
+
+
+def suits_decoder(parts: Sequence[PatternPart]) -> bool:
+    """Return whether every text of a pattern stands before its mask, so that a decoder reads it.
+
+    >>> suits_decoder(parts_of("{text} ( {mask} )")), suits_decoder(parts_of("{text} ? {mask}, {text_pair}"))
+    (True, False)
+    """
+    kinds = [part.kind for part in parts]
+    return not any(kind in kinds[kinds.index("mask") :] for kind in _TEXTS)
+
+
+def require_decodable(pattern: str) -> None:
+    """Check that a decoder reads every text of a pattern.
+
+    Raises:
+        ConfigError: A text stands behind the mask.
+    """
+    if not suits_decoder(parts_of(pattern)):
+        raise ConfigError(
+            f'task.pattern "{pattern.strip()}" has a text behind {{mask}}, and a decoder reads what stands before it: '
+            'say e.g. task.pattern = "{text} Category: {mask}", or take a masked language model, e.g. bert-tiny'
+        )
 
 
 def mask_of(tokenizer: Any, task: str) -> int:
@@ -100,8 +133,54 @@ def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return [[token for token in tokens if token not in special] for tokens in encoded["input_ids"]]
 
 
+def ids_behind(tokenizer: Any, before: str, texts: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of texts as they stand behind another one.
+
+    The tokenizers of LLaMA and Mistral put a space before the first word of all that they are given, so that the tokens
+    of a text alone are not those that it has within a sentence.
+    """
+    alone = plain_ids(tokenizer, texts)
+    first = plain_ids(tokenizer, [before])[0]
+    whole = plain_ids(tokenizer, [before + text for text in texts])
+    return [
+        ids[len(first) :] if ids[: len(first)] == first else other
+        for ids, other in zip(whole, alone, strict=True)
+    ]
+
+
+def part_ids(
+    tokenizer: Any, parts: Sequence[PatternPart], number: int, texts: Sequence[str], *, decoder: bool
+) -> list[list[int]]:
+    """Return the tokens of texts as they stand in the place of a part of a pattern.
+
+    Args:
+        tokenizer: The model's.
+        parts: Of the pattern.
+        number: Of the part.
+        texts: With the space before them, where the part has one.
+        decoder: Whether a decoder reads them; a masked language model's tokenizer treats each part alone.
+    """
+    if not decoder or not number:
+        return plain_ids(tokenizer, texts)
+    return ids_behind(tokenizer, parts[number - 1].words or _BEHIND_TEXT, texts)
+
+
+def word_ids(
+    tokenizer: Any, parts: Sequence[PatternPart], words: Sequence[str], *, decoder: bool
+) -> list[list[int]]:
+    """Return the tokens of words as they stand in the place of the mask, with its space before them."""
+    number = next(number for number, part in enumerate(parts) if part.kind == "mask")
+    texts = [parts[number].lead + word for word in words]
+    return part_ids(tokenizer, parts, number, texts, decoder=decoder)
+
+
 def words_of(
-    labels: Sequence[str], verbalizer: Mapping[str, str], parts: Sequence[PatternPart], tokenizer: Any
+    labels: Sequence[str],
+    verbalizer: Mapping[str, str],
+    parts: Sequence[PatternPart],
+    tokenizer: Any,
+    *,
+    decoder: bool = False,
 ) -> tuple[int, ...]:
     """Return the token of each label's word, as it stands in the place of the mask.
 
@@ -110,6 +189,7 @@ def words_of(
         verbalizer: A word for each label.
         parts: Of the pattern.
         tokenizer: The model's.
+        decoder: Whether the model is one.
 
     Raises:
         ConfigError: A label has no word.
@@ -121,11 +201,9 @@ def words_of(
             f"task.verbalizer has no word for {', '.join(map(repr, missing))}: "
             f"it needs one for each of {', '.join(map(repr, labels))}"
         )
-    lead = next(part.lead for part in parts if part.kind == "mask")
+    pieces_of = word_ids(tokenizer, parts, [verbalizer[name] for name in labels], decoder=decoder)
     found: dict[int, str] = {}
-    for label, ids in zip(
-        labels, plain_ids(tokenizer, [lead + verbalizer[name] for name in labels]), strict=True
-    ):
+    for label, ids in zip(labels, pieces_of, strict=True):
         word = verbalizer[label]
         if len(ids) != 1 or ids[0] == tokenizer.unk_token_id:
             pieces = ", ".join(map(repr, tokenizer.convert_ids_to_tokens(ids)))
@@ -145,16 +223,18 @@ def words_of(
 def filled(
     parts: Sequence[PatternPart],
     texts: Mapping[str, Sequence[Sequence[int]]],
-    mask: int,
+    mask: int | None,
     tokenizer: Any,
     max_length: int,
 ) -> Iterator[tuple[list[int], int]]:
-    """Yield the tokens of each row's text in the pattern, and where in them the mask stands.
+    """Yield the tokens of each row's text in the pattern, and at which of them the words are scored.
+
+    A decoder's tokens end before the mask, and the words are scored at the last of them.
 
     Args:
         parts: Of the pattern.
         texts: By kind, ``"text"`` and perhaps ``"text_pair"``, the tokens of each row.
-        mask: Id of the mask token.
+        mask: Id of the mask token; None for a decoder.
         tokenizer: The model's.
         max_length: Tokens at most; what is too long is cut from the texts.
 
@@ -162,8 +242,16 @@ def filled(
         ModelError: The pattern leaves no room for a text.
     """
     before, after = frame(tokenizer)
-    words = iter(plain_ids(tokenizer, [part.words for part in parts if part.kind == "words"]))
-    own = [next(words) if part.kind == "words" else [mask] if part.kind == "mask" else [] for part in parts]
+    if mask is None:
+        parts, after = parts[: [part.kind for part in parts].index("mask")], []
+    own = [
+        part_ids(tokenizer, parts, number, [part.words], decoder=mask is None)[0]
+        if part.kind == "words"
+        else [mask]
+        if part.kind == "mask" and mask is not None
+        else []
+        for number, part in enumerate(parts)
+    ]
     taken = len(before) + len(after) + sum(map(len, own))
     if taken >= max_length:
         raise ModelError(
@@ -178,6 +266,9 @@ def filled(
         for part, own_ids in zip(parts, own, strict=True):
             gap = len(ids) if part.kind == "mask" else gap
             ids += chosen.get(part.kind, own_ids)
+        if mask is None:
+            ids = ids or [padding_of(tokenizer)]
+            gap = len(ids) - 1
         yield ids + after, gap
 
 

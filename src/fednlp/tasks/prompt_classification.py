@@ -11,24 +11,26 @@ from torch import Tensor, nn
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError
 from fednlp.tasks.base import Batch, Row
-from fednlp.tasks.blocks import logits_at, split_batch, vocabulary_of
-from fednlp.tasks.cloze import filled, mask_of, parts_of, plain_ids, words_of
+from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
+from fednlp.tasks.cloze import DECODER, filled, mask_of, part_ids, parts_of, require_decodable, words_of
 from fednlp.tasks.inputs import model_inputs, padded_inputs, padding_of, to_device
 from fednlp.tasks.text_classification import TextClassification
 
 
 @dataclass(frozen=True)
 class PromptClassification(TextClassification):
-    """Classification by a masked language model's own head (Cai et al. 2023, *FeS*, section 2.2).
+    """Classification by a language model's own head (Cai et al. 2023, *FeS*, section 2.2).
 
     The text is put into a pattern with one mask. The logits of the labels' words at the mask are the labels'
-    logits; the rest of the vocabulary does not enter the loss. Scores are those of text classification.
+    logits; the rest of the vocabulary does not enter the loss. Scores are those of text classification. A decoder reads
+    what stands before the mask, and the words' logits are those of the next token.
 
     Args:
         pattern: E.g. ``"{mask} News: {text}"``.
         words: Token of each label's word, in the order of the labels.
-        mask: Id of the mask token.
+        mask: Id of the mask token; not used by a decoder.
         vocabulary: Tokens that the tokenizer knows.
+        model_class: The auto class of masked language models, or that of decoders.
     """
 
     pattern: str = ""
@@ -44,33 +46,42 @@ class PromptClassification(TextClassification):
 
         Args:
             labels: Label names in the order of their ids.
-            tokenizer: The model's; it needs a mask token.
-            options: ``pattern``, and ``verbalizer``: a word for each label, by default its own name.
+            tokenizer: The model's; it needs a mask token, unless the model is a decoder.
+            options: ``pattern``; ``verbalizer``: a word for each label, by default its own name; ``model_class``.
 
         Raises:
-            ConfigError: The pattern is none, or a label has no word.
+            ConfigError: The pattern is none or does not suit a decoder, or a label has no word.
             ModelError: There is no mask token, or a word is not one token.
         """
         pattern = options.pop("pattern", None)
         verbalizer = options.pop("verbalizer", None) or {label: label for label in labels}
-        parts = parts_of(pattern)
-        mask = mask_of(tokenizer, "prompt-classification")  # before any word: without it no word can help
+        decoder = options.get("model_class") == DECODER
+        parts, mask = parts_of(pattern), 0
+        if decoder:
+            require_decodable(pattern)
+        else:
+            mask = mask_of(tokenizer, "prompt-classification")  # before any word: without it no word can help
         return cls(
             tuple(labels),
             padding=padding_of(tokenizer),
             pattern=pattern,
-            words=words_of(labels, verbalizer, parts, tokenizer),
+            words=words_of(labels, verbalizer, parts, tokenizer, decoder=decoder),
             mask=mask,
             vocabulary=vocabulary_of(tokenizer),
             **options,
         )
+
+    @property
+    def decodes(self) -> bool:
+        """True if the model is a decoder."""
+        return self.model_class == DECODER
 
     def settings(self) -> dict[str, Any]:
         """Return the padding; the head is the model's own."""
         return {"pad_token_id": self.padding}
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-        """Return each row's ``input_ids``, where the mask stands in them (``gap``), and its ``label``.
+        """Return each row's ``input_ids``, where in them the words are scored (``gap``), and its ``label``.
 
         What is too long is cut from the texts, the longer first, from their ends; never from the pattern.
 
@@ -81,15 +92,22 @@ class PromptClassification(TextClassification):
         rows = list(rows)
         parts = parts_of(self.pattern)
         texts = {
-            part.kind: plain_ids(tokenizer, [part.lead + _text(row, part.kind) for row in rows])
-            for part in parts
+            part.kind: part_ids(
+                tokenizer,
+                parts,
+                number,
+                [part.lead + _text(row, part.kind) for row in rows],
+                decoder=self.decodes,
+            )
+            for number, part in enumerate(parts)
             if part.kind in ("text", "text_pair")
         }
+        mask = None if self.decodes else self.mask
         ids = {name: i for i, name in enumerate(self.labels)}
         return [
             {"input_ids": tokens, "gap": gap, "label": ids.get(row["label"] or "", -1)}
             for row, (tokens, gap) in zip(
-                rows, filled(parts, texts, self.mask, tokenizer, max_length), strict=True
+                rows, filled(parts, texts, mask, tokenizer, max_length), strict=True
             )
         ]
 
@@ -106,13 +124,14 @@ class PromptClassification(TextClassification):
         )
 
     def logits(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the logit of each label's word at the mask (batch, labels), some rows at a time."""
+        """Return the logit of each label's word in its place (batch, labels), some rows at a time."""
         width = batch["input_ids"].shape[1]
         parts = [batch] if model.training else split_batch(batch, self.vocabulary, width)
-        return torch.cat([self._at_masks(model, part) for part in parts])
+        return torch.cat([self._at_gaps(model, part) for part in parts])
 
-    def _at_masks(self, model: nn.Module, batch: Batch) -> Tensor:
-        logits = logits_at(model, model_inputs(batch), batch["places"], batch["input_ids"].shape)
+    def _at_gaps(self, model: nn.Module, batch: Batch) -> Tensor:
+        extra = no_cache(model) if self.decodes else {}
+        logits = logits_at(model, model_inputs(batch) | extra, batch["places"], batch["input_ids"].shape)
         return logits[:, list(self.words)]
 
 
