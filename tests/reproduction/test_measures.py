@@ -71,6 +71,16 @@ def test_shares_and_correlations_are_shown_as_papers_print_them(metric: str, fou
     assert cells(work, outcomes, score) == {"lone": {0: found}}
 
 
+def test_personal_scores_are_those_after_fine_tuning_where_there_is_any() -> None:
+    work = work_of(Paper.model_validate(PAPER))
+    scores = {"personal": {"accuracy": 0.25}, "finetuned": {"accuracy": 0.5}}
+    plain = replace(run_of([0.2]), summary={"evaluation": {"personal": scores["personal"]}})
+    tuned = replace(run_of([0.2]), summary={"evaluation": scores})
+    personal = work.entry.columns[0].model_copy(update={"measure": "personal"})
+    found = [cells(work, Outcomes({"lone/quick": run}, {}), personal) for run in (plain, tuned)]
+    assert found == [{"lone": {0: 25.0}}, {"lone": {0: 50.0}}]
+
+
 @pytest.mark.parametrize(
     ("metric", "task", "error"),
     [

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from typing import Any
 
 from fednlp.formatting.units import is_correlation, is_share
 from fednlp.reports.hub_metadata import task_of
@@ -126,7 +127,7 @@ def _value(
         return run.total(key) if run.counted(key) else None
     match measure:
         case "score" | "personal":
-            return _points(run, run.scores("global" if measure == "score" else "personal").get(run.metric))
+            return _points(run, _scores(run, measure).get(run.metric))
         case "sent":
             return run.total("bytes_up") + run.total("bytes_down")
         case "sent a round":
@@ -139,6 +140,13 @@ def _value(
             return _on_client(run, row.engine, column.client)
         case _:
             return None if target is None else _to_target(run, measure, part, target)
+
+
+def _scores(run: Run, measure: Measure) -> Mapping[str, Any]:
+    """Return the last scores of the model, or the clients' own, after fine-tuning where there is any."""
+    if measure == "score":
+        return run.scores("global")
+    return run.scores("finetuned") or run.scores("personal")
 
 
 def _points(run: Run, value: float | None) -> float | None:
