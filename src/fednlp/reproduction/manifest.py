@@ -32,7 +32,7 @@ Measure = Literal[
 where there is any, in points where it is a share. ``... to target`` is what was spent when the score first reached the
 column's target. ``engine on client`` is a model's score on one client's tests, or its mean over them. ``training``,
 ``labelling`` and ``sending time`` are the parts of ``simulated time``. ``divergence`` and ``size spread`` are of a
-partition: the clients' mean Jensen-Shannon divergence from the prior, and the standard deviation of the sizes divided by
+partition: the clients' mean Jensen-Shannon divergence from the prior, and the sizes' standard deviation divided by
 their mean.
 """
 
