@@ -79,6 +79,8 @@ def test_words_that_one_text_alone_holds_count_only_where_others_are_too_few() -
     assert common_words(among, texts, 2, 10) == {1: "one", 2: "two"}
     assert common_words(among, texts, 3, 10) == {1: "one", 2: "two", 3: "three"}
     assert common_words(among, texts, 4, 10) == words
+    with pytest.raises(ConfigError, match="5 labels need one each"):
+        common_words(among, texts, 5, 10)
 
 
 def test_every_label_needs_a_gold_label() -> None:

@@ -97,6 +97,9 @@ def common_words(
         texts: The tokens of each text.
         least: How many words are needed.
         tokens: Number of tokens that there are.
+
+    Raises:
+        ConfigError: The vocabulary has fewer words than are needed.
     """
     counts = Counter(token for text in texts for token in text)
     held = words_among(counts)
@@ -104,7 +107,13 @@ def common_words(
         common = {token: word for token, word in held.items() if counts[token] >= fewest}
         if len(common) >= least:
             return common
-    return words_among(range(tokens))
+    every = words_among(range(tokens))
+    if len(every) < least:
+        raise ConfigError(
+            f"the model's vocabulary has {len(every)} whole words of letters where the mask stands, and {least} labels "
+            "need one each: take another model or pattern, or give task.verbalizer"
+        )
+    return every
 
 
 def require_every_label(labels: NDArray[np.int64], names: Sequence[str]) -> None:

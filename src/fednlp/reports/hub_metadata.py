@@ -99,8 +99,8 @@ _PIPELINES = ("text-classification", "token-classification")
 
 def _pipeline_of_head(summary: Values) -> str | None:
     """Return the pipeline of a model whose head is not that of its task: a decoder for prompts; None for others."""
-    task = TASKS[task_of(summary)]
-    return "text-generation" if _head(summary) == "CausalLM" != task.head else None
+    given_head = TASKS[task_of(summary)].head
+    return "text-generation" if _head(summary) == "CausalLM" and given_head != "CausalLM" else None
 
 
 def _head(summary: Values) -> str:

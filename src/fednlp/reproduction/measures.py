@@ -65,10 +65,10 @@ def errors(work: Work, outcomes: Outcomes, column: Column) -> dict[str, float]:
 
 def _error(run: Run, measure: Measure) -> float | None:
     """Return the standard error of a run's score, in points; None where it is no share of right answers."""
-    part = {"score": "global", "personal": "personal"}.get(measure)
-    if part is None or run.metric not in _SHARES_OF_EXAMPLES.get(task_of(run.summary or {}), ()):
+    shares = _SHARES_OF_EXAMPLES.get(task_of(run.summary or {}), ())
+    if measure not in ("score", "personal") or run.metric not in shares:
         return None
-    accuracy, examples = run.scores(part).get(run.metric), examples_of(run, "test")
+    accuracy, examples = _scores(run, measure).get(run.metric), examples_of(run, "test")
     return 100 * standard_error(accuracy, examples) if accuracy is not None and examples else None
 
 

@@ -66,9 +66,7 @@ def model_sizes(task: "Task", model: "nn.Module", length: int) -> ModelSizes:
         return ModelSizes(parameters, shape, length)
     words: int = config.vocab_size
     places = 1
-    if isinstance(task, PromptClassification):
-        places = 1
-    elif task.model_class == "AutoModelForCausalLM":
+    if task.model_class == "AutoModelForCausalLM" and not isinstance(task, PromptClassification):
         places = getattr(task, "max_target_length", length)
     elif (hidden := getattr(task, "mlm_probability", None)) is not None:
         places = max(1, round(hidden * length))
