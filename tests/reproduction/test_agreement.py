@@ -121,30 +121,36 @@ def test_ratios_with_seeds_by_hand() -> None:
         "fast": {0: 4.0, 1: 4.0, 2: 4.0},
         "wide": {0: 5.0, 1: 15.0, 2: 7.0},
         "none": {0: 0.0, 1: 0.0, 2: 0.0},
+        "less": {0: 1.0, 1: -1.0, 2: 1.0},
     }
     assert judge(claim("ratio", ["slow", "fast"], at_least=1.9), rows) == Verdict(True, True, 3)
     assert judge(claim("ratio", ["slow", "fast"], at_least=2.0), rows) == Verdict(True, False, 3)
     assert judge(claim("ratio", ["slow", "fast"], at_least=1.5, at_most=1.9), rows) == Verdict(False, True, 3)
     assert judge(claim("ratios fall", ["slow", "fast", "fast", "slow"]), rows) == Verdict(True, True, 3)
     assert judge(claim("ratios fall", ["wide", "fast", "slow", "fast"]), rows) == Verdict(True, False, 3)
-    assert judge(claim("ratios fall", ["slow", "none", "slow", "fast"]), rows) == Verdict(True, False, 3)
+    assert judge(claim("ratio", ["none", "fast"], at_least=0.5), rows) == Verdict(False, True, 3)
+    for nothing in ("none", "less"):
+        assert judge(claim("ratio", ["slow", nothing], at_least=1.9), rows) == Verdict(None)
+        assert judge(claim("ratio", [nothing, nothing], at_most=1.9), rows) == Verdict(None)
+        assert judge(claim("ratios fall", ["slow", nothing, "slow", "fast"]), rows) == Verdict(None)
     assert judge(claim("close", ["slow", "fast"], within=4.5), rows) == Verdict(True, True, 3)
     assert judge(claim("close", ["slow", "fast"], within=3.0), rows) == Verdict(False, True, 3)
     assert judge(claim("close", ["wide", "slow"], within=2.0), rows) == Verdict(True, False, 3)
 
 
 def test_verdicts_in_words() -> None:
-    assert Verdict(None).text == "a figure is missing"
+    assert Verdict(None).text == "nothing to compare"
     assert Verdict(True).text == Verdict(True, True).text == "agrees (one seed)"
     assert Verdict(False).text == Verdict(False, True).text == "disagrees (one seed)"
     assert Verdict(True, False).text == Verdict(False, False).text == "not decided by one seed"
     assert Verdict(False, True, 3).text == "disagrees"
+    assert judge(claim("falls", "ab"), {"a": {0: 2.0}, "b": {1: 1.0}}).text == "agrees (no seed in common)"
     assert Verdict(True, False, 3).text == "agrees, within the uncertainty of the seeds"
 
 
 @given(
     st.sampled_from(["rises", "falls", "highest", "lowest", "close", "ratio"]),
-    st.lists(st.tuples(st.floats(0, 100), st.floats(0, 20)), min_size=2, max_size=5),
+    st.lists(st.tuples(st.floats(0.01, 100), st.floats(0, 20)), min_size=2, max_size=5),
     st.floats(0, 3),
 )
 def test_the_test_set_decides_what_is_decided_and_never_on_which_side(

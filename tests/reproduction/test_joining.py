@@ -505,7 +505,7 @@ def test_what_a_run_that_is_left_needs_is_left_too(here: Path, monkeypatch: pyte
         there = table.model_copy(update={"columns": columns, "runs": names, "state": "in part"})
         runs = dict.fromkeys(names, FoundRun(finished=True, seconds=1.0))
         joined = Results(runs=runs, papers=[given.model_copy(update={"entries": [there]})])
-        work = Preparation(here / "out", {}, joined=[joined]).prepare(of, of.entries[0])
+        work = Preparation(here / "out", {}).prepare(of, of.entries[0], [joined])
         assert work.known == {job.label for job in work.every if not job.done and job not in work.left}
         return {
             f"{'first' if job.folder.parent.name == 'small' else job.folder.name.split('-')[0]}{job.seed}"
@@ -533,7 +533,7 @@ def test_runs_that_cannot_be_made_here_are_counted(here: Path) -> None:
     runs = {"r": {"experiment": "small", "methods": ["fedavg"], "seeds": 3, "minutes": 1.0}}
     of, base = paper(runs, rows=[row("A", "fedavg")], claims=[]), SETTINGS.seed
     theirs = results({("fedavg", base): 1.0, ("fedavg", base + 1): 2.0}, "the time was over", of=of)
-    work = Preparation(here / "out", {}, most_seeds=1, joined=[theirs]).prepare(of, of.entries[0])
+    work = Preparation(here / "out", {}, most_seeds=1).prepare(of, of.entries[0], [theirs])
     assert [job.label for job in work.every] == [*work.known] == [name_of("fedavg", base, of)]
     (given,) = results({}, "", of=of).papers
     (table,) = given.entries

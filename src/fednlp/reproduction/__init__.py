@@ -15,6 +15,7 @@ results     the shape of what was found: ``results.json``
 finding     finds it
 joining     joins it with what others found
 elsewhere   reads what others found
+changed     leaves out what they found with other settings
 page        the pages, made of these data alone
 pictures    the figures of the pages
 write       writes pages, figures and data

@@ -1,6 +1,7 @@
 """Claims of a paper, and whether figures found agree with them: one by one, by ranks, with their uncertainty."""
 
 import math
+import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ class Verdict:
     """What was found of a claim.
 
     Attributes:
-        holds: Whether it holds for the means over seeds; None where a figure is missing.
+        holds: Whether it holds for the means over seeds; None where a figure is missing, or one that others are
+            divided by is not positive.
         clear: Whether its differences are larger than their uncertainty: all of them where it holds, and one that
             contradicts it where it does not. The uncertainty is the 95 % interval of the mean of the differences seed
             by seed or, for one seed, of a difference of accuracies on the test set. The difference of a ratio is that
@@ -81,12 +83,12 @@ class Verdict:
     def text(self) -> str:
         """The verdict in words."""
         if self.holds is None:
-            return "a figure is missing"
+            return "nothing to compare"
         if not self.decided:
             return "not decided by one seed"
         word = "agrees" if self.holds else "disagrees"
         if self.seeds < _FEWEST_SEEDS:
-            return f"{word} (one seed)"
+            return f"{word} ({'one seed' if self.seeds else 'no seed in common'})"
         return f"{word}, within the uncertainty of the seeds" if self.clear is False else word
 
 
@@ -144,10 +146,13 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
     figures = [values for values in given if values]
     if len(figures) < len(given):
         return Verdict(None)
+    divisors = figures[1::2] if claim.kind in ("ratio", "ratios fall") else []
+    if any(value <= 0 for values in divisors for value in values.values()):
+        return Verdict(None)
     means = [statistics.fmean(values.values()) for values in figures]
     known = [error for name in claim.rows if (error := (errors or {}).get(name)) is not None]
     if claim.kind == "ratios fall":
-        means = [_ratio(a, b) for a, b in zip(means[::2], means[1::2], strict=True)]
+        means = [a / b for a, b in zip(means[::2], means[1::2], strict=True)]
         figures, known = _ratios(figures), []
     pairs = _pairs(claim, range(len(means)))
     seeds = min(len(figures[a].keys() & figures[b].keys()) for a, b in pairs)
@@ -214,7 +219,7 @@ def _by_seed(of: Callable[[float, float], float], a: Values, b: Values) -> Value
 
 def _ratios(figures: Sequence[Values]) -> list[Values]:
     """Return the ratio of each pair of rows, by seed."""
-    return [_by_seed(_ratio, a, b) for a, b in zip(figures[::2], figures[1::2], strict=True)]
+    return [_by_seed(operator.truediv, a, b) for a, b in zip(figures[::2], figures[1::2], strict=True)]
 
 
 def _is_clear(margins: Values, positive: bool) -> bool:
@@ -223,7 +228,3 @@ def _is_clear(margins: Values, positive: bool) -> bool:
         return False
     mean, half = interval(list(margins.values()))
     return half is not None and (mean if positive else -mean) > half
-
-
-def _ratio(a: float, b: float) -> float:
-    return a / b if b else math.inf

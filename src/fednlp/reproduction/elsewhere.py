@@ -8,6 +8,7 @@ from fednlp.disk import regular
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.reports.document import Picture
+from fednlp.reproduction.changed import with_same_settings
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.joining import shown_of
 from fednlp.reproduction.manifest import Paper
@@ -54,7 +55,11 @@ def check_joined(folders: Iterable[Path], out: Path) -> None:
 
 
 def read_joined(
-    pages: Iterable[str], out: Path, papers: Iterable[Paper], log: Callable[[str], None]
+    pages: Iterable[str],
+    out: Path,
+    papers: Iterable[Paper],
+    settings: Mapping[str, str],
+    log: Callable[[str], None],
 ) -> list[Joined]:
     """Read folders of pages, each once; what cannot be joined is left out, and said so.
 
@@ -62,6 +67,7 @@ def read_joined(
         pages: The folders. One may have vanished, or lie where this reproduction lies now.
         out: The folder of this reproduction.
         papers: The papers that are shown.
+        settings: Digests of the settings here by name of the run.
         log: Takes what is to be said.
 
     Raises:
@@ -86,7 +92,11 @@ def read_joined(
         f"write it again there with fednlp reproduce --budget 0s, or leave it out of --join and of {record}"
     )
     by_name = {paper.name: paper for paper in papers}
-    return [_read(page, _of_these(read_results(page, remedy), by_name, page, log)) for page in places]
+    joined = []
+    for page in places:
+        of_these = _of_these(read_results(page, remedy), by_name, page, log)
+        joined.append(_read(page, _with_same_settings(of_these, by_name, settings, page, log)))
+    return joined
 
 
 def say_what_is_known(works: Sequence[Work], joined: Sequence[Joined], log: Callable[[str], None]) -> None:
@@ -156,6 +166,24 @@ def _of_these(
         )
     kept = [one for one in results.papers if one not in strange]
     return results.model_copy(update={"papers": kept})
+
+
+def _with_same_settings(
+    results: Results,
+    papers: Mapping[str, Paper],
+    settings: Mapping[str, str],
+    page: Path,
+    log: Callable[[str], None],
+) -> Results:
+    """Return results without the runs that had other settings than here."""
+    kept, other = with_same_settings(results, papers, settings)
+    if other:
+        named = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
+        log(
+            f"{page}: {plural(len(other), 'run')} had other settings than here, by --set or by an experiment file that "
+            f"was changed since, and what was found by them is left out: {named}"
+        )
+    return kept
 
 
 def _read(page: Path, results: Results) -> Joined:

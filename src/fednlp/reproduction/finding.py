@@ -55,6 +55,7 @@ class Evidence:
             cpu_seconds=self.record.cpu_seconds.get(job.name),
             processor=str(where.get("processor")) if run else "",
             cores=cores if isinstance(cores, int) else 0,
+            settings=job.settings,
         )
 
 

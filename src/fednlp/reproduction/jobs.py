@@ -2,14 +2,16 @@
 
 import json
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError, DamagedError
+from fednlp.errors import ConfigError, DamagedError, FednlpError
+from fednlp.reproduction.changed import settings_digest
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
 from fednlp.reproduction.moved import follow
@@ -46,6 +48,7 @@ class Job:
         folder: Where it lies.
         work: What is to be done: a run of a comparison, or the settings of a partition.
         damage: What is wrong with a run that lies there already; empty where nothing is.
+        settings: A digest of what decides a run's result; empty for partitions, whose names say it.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Job:
     folder: Path
     work: Planned | Experiment
     damage: str = ""
+    settings: str = ""
 
     @property
     def kind(self) -> str:
@@ -136,7 +140,6 @@ class Preparation:
         data: Folders of data sets by name.
         overrides: Settings over those of the manifests.
         most_seeds: At most so many seeds.
-        joined: What others found, who share the work.
     """
 
     def __init__(
@@ -145,21 +148,33 @@ class Preparation:
         data: Mapping[str, str],
         overrides: Sequence[str] = (),
         most_seeds: int = 100,
-        joined: Sequence[Results] = (),
     ) -> None:
         self._out, self._data, self._overrides, self._most_seeds = out, data, overrides, most_seeds
-        self._joined = joined
         self._planned: dict[tuple[str, str], list[Job]] = {}
 
-    def prepare(self, paper: Paper, entry: Entry) -> Work:
+    def settings(self, papers: Iterable[Paper]) -> dict[str, str]:
+        """Return the digests of the settings of all runs of papers by label, also of those whose data are missing."""
+        found: dict[str, str] = {}
+        for paper in papers:
+            for key in paper.runs:
+                with suppress(FednlpError):  # what is wrong is said where the run is to be made
+                    found |= {job.label: job.settings for job in self._every_seed(paper, key)}
+        return found
+
+    def prepare(self, paper: Paper, entry: Entry, joined: Sequence[Results] = ()) -> Work:
         """Return the jobs of a table or figure whose data are there, and why others are not among them.
+
+        Args:
+            paper: The paper.
+            entry: Its table or figure.
+            joined: What others found, who share the work.
 
         Raises:
             RunError: A folder holds a run of other settings.
         """
         if entry.impossible:
             return Work(paper, entry, reason=entry.impossible)
-        others = known(paper, entry, self._joined)
+        others = known(paper, entry, joined)
         parts = _data_of_parts(paper, entry)
         here = [part for part, names in parts.items() if names <= self._data.keys()]
         left = [part for part in parts if not self._is_known(paper, entry, part, others)]
@@ -184,6 +199,10 @@ class Preparation:
         return all(found[one] >= seeds for one in groups_of_part(paper, entry, part))
 
     def _runs(self, paper: Paper, key: str) -> list[Job]:
+        """Return the jobs of one key of a paper's runs that are asked for."""
+        return [job for job in self._every_seed(paper, key) if job.seed < self._most_seeds]
+
+    def _every_seed(self, paper: Paper, key: str) -> list[Job]:
         """Return the jobs of one key of a paper's runs."""
         if (paper.name, key) not in self._planned:
             self._planned[paper.name, key] = self._plan(paper, key)
@@ -192,18 +211,19 @@ class Preparation:
     def _plan(self, paper: Paper, key: str) -> list[Job]:
         runs = paper.runs[key]
         settings = [*runs.set, *self._overrides]
+        begins_with = ""
         if runs.model_of:
-            first = self._runs(paper, runs.model_of)[0]
+            first = self._every_seed(paper, runs.model_of)[0]
+            begins_with = first.settings
             settings.append(f"model.name_or_path={json.dumps(str(RunDir(first.folder).model.absolute()))}")
-        if runs.data:
+        if runs.data in self._data:
             settings.append(f"data.path={json.dumps(self._data[runs.data])}")
         experiment = config.load(runs.experiment, settings)
         folder = self._out / "runs" / folder_name(experiment.name, runs.set)
-        seeds = min(runs.seeds, self._most_seeds)
-        planned = plan(experiment, runs.methods, runs.baselines, seeds, folder, checked=False)
-        return [self._run(runs, one, one.seed - experiment.seed) for one in planned]
+        planned = plan(experiment, runs.methods, runs.baselines, runs.seeds, folder, checked=False)
+        return [self._run(runs, one, one.seed - experiment.seed, begins_with) for one in planned]
 
-    def _run(self, runs: Runs, planned: Planned, seed: int) -> Job:
+    def _run(self, runs: Runs, planned: Planned, seed: int, begins_with: str) -> Job:
         name, damage = str(planned.folder.relative_to(self._out)), ""
         try:
             if runs.model_of:
@@ -212,7 +232,8 @@ class Preparation:
         except (DamagedError, ConfigError) as error:
             damage = one_line(error)
         label = run_name(runs, planned.method, planned.seed)
-        return Job(name, label, seed, 60 * runs.minutes, planned.folder, planned, damage)
+        digest_of = settings_digest(planned.experiment, begins_with)
+        return Job(name, label, seed, 60 * runs.minutes, planned.folder, planned, damage, digest_of)
 
     def _partition(self, made: Partitioned) -> Job:
         document: dict[str, Any] = {

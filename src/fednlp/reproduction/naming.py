@@ -30,7 +30,12 @@ def run_name(runs: Runs, method: str, seed: int) -> str:
         method: Its method or baseline.
         seed: Its seed, as in its settings.
     """
-    return f"{group(runs, method)}{_SEED}{seed}"
+    return name_of(group(runs, method), seed)
+
+
+def name_of(group: str, seed: int) -> str:
+    """Return the name of a run of a group."""
+    return f"{group}{_SEED}{seed}"
 
 
 def partition_name(made: Partitioned) -> str:

@@ -91,10 +91,13 @@ def reproduce(
     with folder.opened(out) as record:
         record.remember(names, request.data, [page for one in request.join if (page := page_folder(one))])
         shown = find_papers(_that_are_left(record.papers))
-        joined = read_joined(record.join, out, shown.values(), callback.log)
+        preparation = Preparation(out, record.data, request.overrides, request.most_seeds)
+        settings = preparation.settings(shown.values()) if record.join else {}
+        joined = read_joined(record.join, out, shown.values(), settings, callback.log)
         found = [one.results for one in joined]
-        preparation = Preparation(out, record.data, request.overrides, request.most_seeds, found)
-        works = [preparation.prepare(paper, entry) for paper in shown.values() for entry in paper.entries]
+        works = [
+            preparation.prepare(paper, entry, found) for paper in shown.values() for entry in paper.entries
+        ]
         folder.write(out, record)
         titles = {paper.name for paper in wanted.values()}
         asked = [work for work in works if work.paper.name in titles and is_asked(work.entry, request.only)]

@@ -33,6 +33,7 @@ class FoundRun(_Part):
         cpu_seconds: CPU seconds of its processes; None where they are not known.
         processor: Of the machine of a finished run; empty for others and for partitions.
         cores: Of that machine.
+        settings: A digest of what decides its result; empty where it is not known, and for partitions.
     """
 
     finished: bool
@@ -40,6 +41,7 @@ class FoundRun(_Part):
     cpu_seconds: Seconds | None = None
     processor: str = ""
     cores: Count = 0
+    settings: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
 
 
 class FoundColumn(_Part):
