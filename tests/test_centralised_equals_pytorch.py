@@ -193,8 +193,8 @@ def test_centralised_on_some_clients_is_a_loop_over_their_examples(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm.clients": ["9"]}, "name clients, each once: 0, 1, 2, 3"),
-        ({"algorithm.clients": ["1", "1"]}, "each once"),
+        ({"algorithm.clients": ["1", "9"]}, "'9' is no client: name clients, each once: 0, 1, 2, 3"),
+        ({"algorithm.clients": ["1", "1"]}, "'1' is there twice"),
         ({"algorithm.clients": []}, "algorithm.clients"),
         ({"algorithm.clients": ["1"], "algorithm.name": "fedavg"}, "is for the baseline centralised"),
     ],

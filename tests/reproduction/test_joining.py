@@ -566,6 +566,7 @@ def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
     [
         (lambda text: text[:-9], "is damaged (.*EOF"),
         (lambda text: "[]", "is damaged"),
+        (lambda text: text.replace("{", '{"two\\nlines": 1, ', 1), r"is damaged \(two lines: extra"),
         (lambda text: text.replace('"runs": [', '"runs": [4, ', 1), r"entries\.0\.runs\.0: input should be"),
         (lambda text: text.replace('"runs": [', f'"runs": ["{"x" * 9999}", ', 1), "at most 5000 characters"),
         (lambda text: text.replace('"seconds": 1.0', '"seconds": -1.0', 1), "greater than or equal to 0"),

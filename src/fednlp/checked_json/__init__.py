@@ -94,9 +94,9 @@ def no_run_directory(folder: Path) -> RunError:
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first validation error as text: its place, and what is wrong there."""
+    """Return the first validation error as text on one line: its place, and what is wrong there."""
     detail = error.errors(include_url=False, include_input=False)[0]
-    place = ".".join(str(part) for part in detail["loc"])
+    place = " ".join(".".join(str(part) for part in detail["loc"]).split())
     if len(place) > _LONGEST_PLACE:
         place = f"{place[:_LONGEST_PLACE]}…"
     return f"{place}{': ' if place else ''}{detail['msg'][:1].lower()}{detail['msg'][1:]}"

@@ -116,8 +116,15 @@ def _examples_of_clients(context: RunContext) -> tuple[np.ndarray, int]:
     if named is None:
         return np.sort(partition.train_indices), partition.num_clients
     names = names_of_clients(partition)
-    if len(set(named)) < len(named) or not set(named) <= set(names):
-        raise ConfigError(f"algorithm.clients has to name clients, each once: {', '.join(names[:20])}")
+    wrong = next(
+        (name for place, name in enumerate(named) if name not in names or name in named[:place]), None
+    )
+    if wrong is not None:
+        what = "there twice" if wrong in names else "no client"
+        more = ", ..." if len(names) > 20 else ""
+        raise ConfigError(
+            f"algorithm.clients: {wrong!r} is {what}: name clients, each once: {', '.join(names[:20])}{more}"
+        )
     examples = np.concatenate([partition.train(names.index(name)) for name in named])
     context.note = f"the examples of {', '.join(named[:20])}"
     return np.sort(examples), len(named)
