@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import fednlp
 from fednlp.cli import app
+from fednlp.config import as_experiment
 from fednlp.errors import ConfigError
 from fednlp.fewshot.prompt_sets import load_prompts
 from fednlp.fewshot.word_search import (
@@ -25,6 +26,7 @@ from fednlp.fewshot.word_search import (
 )
 from fednlp.models.pretrained import load_tokenizer
 from fednlp.models.resolve import resolve_model
+from fednlp.simulation.prompt_search import search_words
 
 
 def by_hand(probabilities: Any, labels: list[int], label: int, token: int) -> float:
@@ -170,3 +172,29 @@ def test_what_has_no_words(
     (here / "few.toml").write_text(tomli_w.dumps({k: v for k, v in settings.items() if v is not None}))
     result = CliRunner().invoke(app, ["prompts", "search", "few.toml"])
     assert message in str(result.exception)
+
+
+def test_words_are_of_the_texts_and_not_of_the_pattern(tmp_path: Path) -> None:
+    data, prompts = tmp_path / "pairs.csv", tmp_path / "own.toml"
+    rows = ["red apple,sweet apple,fruit", "long river,deep river,water"]
+    data.write_text("title,body,kind\n" + "\n".join(rows * 20) + "\n")
+    prompts.write_text(
+        'name = "own"\nsource = "a test"\n'
+        'patterns = ["{text} is food, music or law: {mask}.", "{text} {text_pair} is film, music or city: {mask}."]\n'
+        '[[words]]\nfruit = "food"\nwater = "music"\n'
+    )
+    experiment = {
+        "data": {"path": str(data), "columns": {"text": "title", "text_pair": "body", "label": "kind"}},
+        "task": {"prompt": str(prompts)},
+        "partition": {"method": "uniform", "clients": 2},
+        "clients_per_round": 2,
+        "model": {"name_or_path": "bert-tiny", "max_length": 32},
+        "fewshot": {"gold": 12},
+    }
+    found = search_words(as_experiment(experiment), lambda _: None)
+    assert {"{text_pair}" in one.pattern for one in found} == {False, True}
+    for one in found:
+        held = {"red", "apple", "long", "river"} | (
+            {"sweet", "deep"} if "{text_pair}" in one.pattern else set()
+        )
+        assert {*one.words.values()} <= held

@@ -1,5 +1,6 @@
 """Find words for the labels of an experiment, from the gold labels that its run has."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -27,6 +28,7 @@ from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.gold_labels import class_names_of, drawn_gold_labels
 from fednlp.simulation.start_model import start_model
+from fednlp.tasks.cloze import filled, mask_of, parts_of
 from fednlp.tasks.prompt_classification import PromptClassification
 
 _AT_ONCE = 16
@@ -76,7 +78,8 @@ def search_words(experiment: Experiment, log: Callable[[str], None]) -> list[Fou
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        patterns = _patterns(experiment, components.task.decodes)
+        paired = "text_pair" in components.data.columns_in("train")
+        patterns = _patterns(experiment, components.task.decodes, paired)
         found = [_found(components, gold, pattern, model) for pattern in patterns]
     finally:
         torch.set_num_threads(threads)
@@ -98,8 +101,8 @@ def write_prompts(path: Path, name: str, source: str, found: Sequence[FoundWords
         file.write(tomli_w.dumps(table).encode())
 
 
-def _patterns(experiment: Experiment, decoder: bool) -> list[str]:
-    """Return all patterns of a prompt set that suit the model, or the one that is chosen."""
+def _patterns(experiment: Experiment, decoder: bool, paired: bool) -> list[str]:
+    """Return all patterns of a prompt set that suit the model and the data's columns, or the one that is chosen."""
     options = experiment.task.given()
     if "prompt" not in options:
         return [options["pattern"]]
@@ -107,7 +110,7 @@ def _patterns(experiment: Experiment, decoder: bool) -> list[str]:
     prompts = load_prompts(choice.name)
     suiting = decoder_patterns(prompts) if decoder else range(len(prompts.patterns))
     chosen = [prompts.patterns[n] for n in (suiting if choice.pattern is None else [choice.pattern])]
-    return [pattern for pattern in chosen if "{text_pair}" not in pattern] or chosen
+    return [pattern for pattern in chosen if paired or "{text_pair}" not in pattern] or chosen
 
 
 def _found(components: RunComponents, gold: GoldLabels, pattern: str, model: Any) -> FoundWords:
@@ -132,7 +135,7 @@ def _found(components: RunComponents, gold: GoldLabels, pattern: str, model: Any
 def _at_the_mask(
     components: RunComponents, gold: GoldLabels, pattern: str, model: Any
 ) -> tuple[np.ndarray, list[set[int]]]:
-    """Return the probability of every token at the mask of each gold example, and the tokens of each example."""
+    """Return the probability of every token at the mask of each gold example, and the tokens of its texts."""
     data, task = components.data, components.task
     assert isinstance(task, PromptClassification)
     columns = data.columns_in("train")
@@ -146,4 +149,12 @@ def _at_the_mask(
             numbers = np.arange(start, min(start + _AT_ONCE, len(rows)))
             batch = whole.collate(features, numbers, torch.device("cpu"))
             found.append(torch.softmax(whole.logits(model, batch).float(), dim=-1).numpy())
-    return np.concatenate(found), [set(row["input_ids"]) for row in rows]
+    own = _pattern_tokens(task, pattern, components.tokenizer)
+    return np.concatenate(found), [set(Counter(row["input_ids"]) - own) for row in rows]
+
+
+def _pattern_tokens(task: PromptClassification, pattern: str, tokenizer: Any) -> Counter[int]:
+    """Return how often each token stands in a pattern without a text; these are not words of the texts."""
+    mask = None if task.decodes else mask_of(tokenizer, task.name)
+    ids, _ = next(filled(parts_of(pattern), {"text": [[]], "text_pair": [[]]}, mask, tokenizer, 1 << 30))
+    return Counter(ids)
