@@ -6,9 +6,10 @@ import pytest
 
 from fednlp.errors import RunError
 from fednlp.reproduction.catalogue import shipped
+from fednlp.reproduction.jobs import Preparation
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
-from fednlp.reproduction.naming import group_of, groups_of
+from fednlp.reproduction.naming import group_of, groups_of, partition_name
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import FIGURES, RESULTS, copy_pages, markdown_pages
 
@@ -52,6 +53,23 @@ def test_who_joins_the_pages_makes_no_run_again(paper: Paper) -> None:
         assert found is not None
         assert known(paper, entry, [FOUND]) == set(FOUND.finished(found))
         assert {group_of(name) for name in found.runs} <= groups_of(paper, entry)
+
+
+def test_the_runs_had_the_settings_of_the_experiments_as_they_are(tmp_path: Path) -> None:
+    """So no figure is of an experiment that was changed since.
+
+    A key that came later changes nothing if :mod:`fednlp.config.identity` knows its default.
+    """
+    settings = Preparation(tmp_path, {}).settings(shipped())
+    partitions = {
+        partition_name(made)
+        for paper in shipped()
+        for entry in paper.entries
+        for made in entry.partitions.values()
+    }
+    assert {name: run.settings for name, run in FOUND.runs.items() if name not in partitions} == {
+        name: settings[name] for name in FOUND.runs if name not in partitions
+    }
 
 
 def test_every_picture_is_there() -> None:
