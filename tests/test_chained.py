@@ -109,8 +109,9 @@ def test_a_search_that_was_made_is_not_made_again(experiment: Make, tmp_path: Pa
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"algorithm.order": ["0", "1"]}, "name each client once: 0, 1, 2"),
-        ({"algorithm.order": ["0", "1", "1"]}, "name each client once"),
+        ({"algorithm.order": ["0", "1"]}, "order: '2' is not there: name every client: 0, 1, 2"),
+        ({"algorithm.order": ["0", "1", "1"]}, "order: '1' is there twice: name clients, each once: 0, 1, 2"),
+        ({"algorithm.order": ["0", "9", "1"]}, "order: '9' is no client: name clients, each once: 0, 1, 2"),
         (
             {"algorithm.order": "exhaustive", "partition.clients": 5},
             '5 clients have 120 orders, .*say "greedy"',

@@ -362,6 +362,15 @@ def test_compare_refuses(options: list[str], message: str, refused: Callable[...
     assert not Path("cmp").exists()
 
 
+def test_compare_says_of_which_method_an_error_is(refused: Callable[..., str], toml: Path) -> None:
+    """The methods before it are kept."""
+    with toml.open("a") as file:
+        file.write('\n[variants.good]\n[variants."train all".model]\ntrain = ["decoder.layer.0"]\n')
+    message = refused("compare", toml, "--algorithms", "good,train all", "--out", "cmp")
+    assert message.startswith('error: train all: model.train: "decoder.layer.0": the model has no decoder.layer.0')
+    assert RunDir(Path("cmp/good-seed0")).finished
+
+
 def test_compare_refuses_runs_of_other_settings(
     fednlp: Type, refused: Callable[..., str], toml: Path
 ) -> None:

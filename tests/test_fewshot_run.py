@@ -405,6 +405,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"fewshot": FEW | {"pacing": "search"}, "exchange": {"up": ["int8"], "error_feedback": True}},
         "puts the model back",
     ),
+    "too short": (
+        {"fewshot": FEW | {"pacing": "search", "trial_rounds": 4}, "num_rounds": 4},
+        "trial_rounds = 4: a search for a pace takes so many rounds at least, and the run has 4",
+    ),
     "check": ({"fewshot": FEW | {"detect_label_noise": True}, "secure.protocol": "secagg"}, "there to hide"),
 }
 

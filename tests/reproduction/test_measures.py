@@ -9,6 +9,7 @@ import pytest
 
 from fednlp.config import Experiment
 from fednlp.reports.read import ClientTable, Run
+from fednlp.reproduction.finding import found_column
 from fednlp.reproduction.jobs import Job, Work
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.measures import cells, errors
@@ -116,3 +117,30 @@ def test_a_target_is_of_the_cells_own_runs_where_they_have_the_method(
     outcomes = Outcomes({name: run_of(values) for name, values in SCORES.items() if name != missing}, {})
     figures = cells(work, outcomes, work.entry.columns[0])
     assert {row: values[0] for row, values in figures.items()} == found
+
+
+@pytest.mark.parametrize(
+    ("published", "rank"),
+    [
+        ([{"x": 1, "y": 9}, {"x": 2, "y": 9}, {"y": 3}, {}], -0.866),
+        ([{"x": 1, "y": 9}, {"x": 2, "y": 1}, {"x": 3}, {}], 1.0),
+        ([{"x": 1, "y": 9}, {"x": 2, "y": 4}, {"x": 3, "y": -2}, {}], -1.0),
+        ([{"x": 1}, {"x": 3}, {"y": 2}, {}], 0.5),
+        ([{"x": 1}, {"y": 3}, {}, {}], None),
+    ],
+)
+def test_ranks_are_of_the_published_columns_that_all_rows_have(
+    published: list[dict[str, float]], rank: float | None
+) -> None:
+    """Data sets differ in how hard they are, so the means of different ones say nothing of the rows."""
+    names = ["a", "b", "c", "not found"]
+    rows = [
+        {"name": name, "method": "quick", "published": of} for name, of in zip(names, published, strict=True)
+    ]
+    entry = PAPER["entry"][0] | {
+        "rows": rows,
+        "columns": [{"name": "here", "run": "one", "against": ["x", "y"]}],
+    }
+    (table,) = Paper.model_validate(PAPER | {"entry": [entry]}).entries
+    column = found_column(table, table.columns[0], {"a": {0: 1.0}, "b": {0: 2.0}, "c": {0: 3.0}}, {})
+    assert column.spearman == (rank if rank is None else pytest.approx(rank, abs=1e-3))

@@ -55,6 +55,11 @@ def fewshot_problems(experiment: ExperimentFields) -> list[str]:
 
 def _search_problems(experiment: ExperimentFields, fewshot: Fewshot) -> Iterator[str]:
     """Yield why trials cannot be made as ``[fewshot]`` has them."""
+    if fewshot.trial_rounds >= experiment.num_rounds:
+        yield (
+            f"fewshot.trial_rounds = {fewshot.trial_rounds}: a search for a pace takes so many rounds at least, and "
+            f"the run has {experiment.num_rounds}: give num_rounds more, or lower fewshot.trial_rounds"
+        )
     if fewshot.trials == "parallel" and experiment.secure.protocol != "none":
         yield (
             'fewshot.trials = "parallel" needs a sum of each group of clients, and [secure] gives one of the whole '

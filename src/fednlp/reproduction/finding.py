@@ -155,11 +155,12 @@ def found_column(
         figures: By row and seed.
         uncertain: Standard errors by row.
     """
+    rows = [row for row in entry.rows if row.name in figures and row.published.keys() & set(column.against)]
+    shared = [name for name in column.against if all(name in row.published for row in rows)]
     pairs = []
-    for row in entry.rows:
-        known = [row.published[name] for name in column.against if name in row.published]
-        if known and row.name in figures:
-            pairs.append((statistics.fmean(figures[row.name].values()), statistics.fmean(known)))
+    for row in rows:
+        known = [row.published[name] for name in shared or column.against if name in row.published]
+        pairs.append((statistics.fmean(figures[row.name].values()), statistics.fmean(known)))
     rank = spearman([a for a, _ in pairs], [b for _, b in pairs])
     return FoundColumn(
         name=column.name,

@@ -4,7 +4,7 @@ They have the same budget as the federation. Centralised training sees as many e
 sequential fine-tuning and local-only training, a client trains as many epochs as on average in the federation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -110,21 +110,29 @@ def names_of_clients(partition: Partition) -> list[str]:
     return list(partition.client_names or map(str, range(partition.num_clients)))
 
 
+def wrong_name(named: Sequence[str], names: Sequence[str]) -> str:
+    """Return what is wrong with the first name that is no client's or is there twice; empty where nothing is."""
+    for place, name in enumerate(named):
+        if name not in names or name in named[:place]:
+            what = "there twice" if name in names else "no client"
+            return f"{name!r} is {what}: name clients, each once: {shown_names(names)}"
+    return ""
+
+
+def shown_names(names: Sequence[str]) -> str:
+    """Return clients' names for a message: the first twenty."""
+    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+
+
 def _examples_of_clients(context: RunContext) -> tuple[np.ndarray, int]:
     """Return the examples that centralised training has, and of how many clients they are."""
     partition, named = context.partition, context.experiment.algorithm.clients
     if named is None:
         return np.sort(partition.train_indices), partition.num_clients
     names = names_of_clients(partition)
-    wrong = next(
-        (name for place, name in enumerate(named) if name not in names or name in named[:place]), None
-    )
-    if wrong is not None:
-        what = "there twice" if wrong in names else "no client"
-        more = ", ..." if len(names) > 20 else ""
-        raise ConfigError(
-            f"algorithm.clients: {wrong!r} is {what}: name clients, each once: {', '.join(names[:20])}{more}"
-        )
+    wrong = wrong_name(named, names)
+    if wrong:
+        raise ConfigError(f"algorithm.clients: {wrong}")
     examples = np.concatenate([partition.train(names.index(name)) for name in named])
     context.note = f"the examples of {', '.join(named[:20])}"
     return np.sort(examples), len(named)

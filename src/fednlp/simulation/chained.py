@@ -10,7 +10,14 @@ from torch import Tensor
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.seeds import generator
-from fednlp.simulation.baselines import Centralised, effort_of, mean_visits, names_of_clients
+from fednlp.simulation.baselines import (
+    Centralised,
+    effort_of,
+    mean_visits,
+    names_of_clients,
+    shown_names,
+    wrong_name,
+)
 from fednlp.simulation.context import RunContext
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.evaluator import Evaluator
@@ -66,8 +73,14 @@ class SequentialFineTuning(Centralised):
         if isinstance(order, str):
             return None
         names = names_of_clients(self.context.partition)
-        if sorted(order) != sorted(names):
-            raise ConfigError(f"algorithm.order has to name each client once: {', '.join(names[:20])}")
+        wrong = wrong_name(order, names)
+        if wrong:
+            raise ConfigError(f"algorithm.order: {wrong}")
+        missing = next((name for name in names if name not in order), None)
+        if missing is not None:
+            raise ConfigError(
+                f"algorithm.order: {missing!r} is not there: name every client: {shown_names(names)}"
+            )
         return [names.index(name) for name in order]
 
     def _span(self) -> tuple[int, int]:

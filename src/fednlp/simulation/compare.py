@@ -173,7 +173,10 @@ def compare(
     if done:
         callback.log(f"{done} of {plural(len(runs), 'run')} done already")
     for planned in runs:
-        complete(planned, callback)
+        try:
+            complete(planned, callback)
+        except ConfigError as error:
+            raise ConfigError(f"{planned.method}: {error}", error.problems) from None
     return runs
 
 
