@@ -291,7 +291,7 @@ def test_a_site_may_forbid_pseudo_labels(experiment: Make) -> None:
         ({"gamma": 9.0}, "fewshot.gamma is for simulations"),
         ({"detect_label_noise": True}, "fewshot.detect_label_noise compares"),
         ({"label_counts": "truth"}, 'fewshot.label_counts = "truth" is for simulations: it reads the labels'),
-        ({"pacing": "search"}, "say data.validation_path"),
+        ({"pacing": "search", "trial_rounds": 2}, "say data.validation_path"),
         ({"filter_ratio": 0.2, "filter": "random"}, "is a baseline of simulations"),
     ],
 )
