@@ -367,7 +367,9 @@ def test_compare_says_of_which_method_an_error_is(refused: Callable[..., str], t
     with toml.open("a") as file:
         file.write('\n[variants.good]\n[variants."train all".model]\ntrain = ["decoder.layer.0"]\n')
     message = refused("compare", toml, "--algorithms", "good,train all", "--out", "cmp")
-    assert message.startswith('error: train all: model.train: "decoder.layer.0": the model has no decoder.layer.0')
+    assert message.startswith(
+        'error: train all: model.train: "decoder.layer.0": the model has no decoder.layer.0'
+    )
     assert RunDir(Path("cmp/good-seed0")).finished
 
 
