@@ -470,7 +470,7 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
 ) -> None:
     trained: dict[int, set[int]] = {}
     judged: dict[int, set[int]] = {}
-    do, correct = Pool.do, LabelJudge.correct
+    do, score = Pool.do, LabelJudge.score
 
     def spied(pool: Any, requests: Any, *rest: Any) -> Any:
         for request in requests:
@@ -480,10 +480,10 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
 
     def judging(judge: Any, params: Any, numbers: Any, classes: Any) -> Any:
         judged.setdefault(judge.context.state.round, set()).update(numbers.tolist())
-        return correct(judge, params, numbers, classes)
+        return score(judge, params, numbers, classes)
 
     monkeypatch.setattr(Pool, "do", spied)
-    monkeypatch.setattr(LabelJudge, "correct", judging)
+    monkeypatch.setattr(LabelJudge, "score", judging)
     run = fednlp.run(experiment(METHODS["search by gold labels"]), tmp_path / "run")
     lines = lines_of(run)
     last = max(line["round"] for line in lines if line["pacing"]["phase"] == "trial")
@@ -493,6 +493,30 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
     assert not any(trained[number] & held for number in range(1, last + 1))
     assert set.union(*(trained[number] for number in range(last + 1, len(lines) + 1))) & held
     assert max(judged) == last
+
+
+@pytest.mark.parametrize("method", ["search by gold labels", "trials in waves"])
+def test_a_search_may_judge_by_the_probability_of_the_true_labels(
+    method: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scores: list[float] = []
+    score = LabelJudge.score
+
+    def judging(judge: LabelJudge, params: Any, numbers: Any, labels: Any) -> float:
+        found = score(judge, params, numbers, labels)
+        rows = judge.probabilities(numbers)
+        by_hand = sum(float(row[label]) for row, label in zip(rows, labels, strict=True)) / len(labels)
+        assert found == pytest.approx(by_hand, abs=1e-12)
+        scores.append(found)
+        return found
+
+    monkeypatch.setattr(LabelJudge, "score", judging)
+    changes = METHODS[method] | {"fewshot": METHODS[method]["fewshot"] | {"trial_score": "probability"}}
+    lines = lines_of(fednlp.run(experiment(changes), tmp_path / "run"))
+    wave = next(line["pacing"] for line in lines if "gains" in line["pacing"])
+    rounds = METHODS[method]["fewshot"]["trial_rounds"]
+    told = scores[1 : 1 + len(wave["gains"])]
+    assert wave["gains"] == [round((one - scores[0]) / rounds, 6) for one in told]
 
 
 def test_one_gold_label_cannot_train_and_judge(experiment: Make, tmp_path: Path) -> None:

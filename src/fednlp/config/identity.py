@@ -10,6 +10,7 @@ _LATER = (
     ("evaluation", "server_model", False),
     ("exchange", "send", "updates"),
     ("fewshot", "label_counts", "model"),
+    ("fewshot", "trial_score", "accuracy"),
     ("partition", "test_sets", "assigned"),
     ("pull", "norm", "l2"),
     ("pull", "embeddings", "chosen"),

@@ -1,4 +1,4 @@
-"""How right a model is on the texts whose labels are known, and what clients compute for it.
+"""How good a model is on the texts whose labels are known, and what clients compute for it.
 
 These labels judge the paces of a search, and find clients whose gold labels look wrong.
 """
@@ -28,7 +28,9 @@ class LabelJudge:
     """
 
     def __init__(self, context: RunContext, holder: LabelHolder) -> None:
+        assert context.experiment.fewshot is not None
         self.context, self.holder = context, holder
+        self.trial_score = context.experiment.fewshot.trial_score
         self.begin_round()
 
     def begin_round(self) -> None:
@@ -68,21 +70,27 @@ class LabelJudge:
         found[order] = np.array(rows).reshape(found.shape)
         return found
 
-    def accuracy(self) -> float:
-        """Return the global model's accuracy on the labels that the server has for choosing a pace."""
-        return float(self.correct(self.context.state.params, *self.holder.known.validation).mean())
+    def score(self, params: Tensor, numbers: Numbers, labels: Numbers) -> float:
+        """Return a model's score on labelled texts, 0 to 1: its accuracy, or the mean probability of the true labels.
 
-    def correct(self, params: Tensor, numbers: Numbers, labels: Numbers) -> Numbers:
-        """Return 1 for each of the texts that a model gives its label, else 0, int64 (texts,).
+        It is 0 without texts.
 
         Args:
             params: The model, flat.
             numbers: int64 (texts,), the texts.
             labels: int64 (texts,), their labels.
         """
+        if not len(numbers):
+            return 0.0
         self.context.pool.publish(MODEL, params)
-        found: Numbers = (self.probabilities(numbers).argmax(axis=1) == labels).astype(np.int64)
-        return found
+        found = self.probabilities(numbers)
+        if self.trial_score == "probability":
+            return min(1.0, float(found[np.arange(len(labels)), labels].mean()))
+        return float((found.argmax(axis=1) == labels).mean())
+
+    def server_score(self) -> float:
+        """Return the global model's score on the labels that the server has for choosing a pace."""
+        return self.score(self.context.state.params, *self.holder.known.validation)
 
     def noisy_clients(self) -> list[int]:
         """Return the clients whose gold labels contradict the published model; count their passes over them."""

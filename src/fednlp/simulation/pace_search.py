@@ -118,7 +118,7 @@ class PaceSearch:
             candidates = float(self.judge.holder.candidates.mean())
             rules = search_rules(context, fewshot, candidates)
             paces = listed_paces(fewshot, context.partition.num_clients)
-            self._keep(begin(paces, rules, self.judge.accuracy()))
+            self._keep(begin(paces, rules, self.judge.server_score()))
         self.order: RoundOrder = ask(self._search)
 
     def prepare(self) -> None:
@@ -128,7 +128,7 @@ class PaceSearch:
 
     def tell(self, line: dict[str, Any]) -> dict[str, Any]:
         """Report the round to the search; return the round's entries about it."""
-        search, reported = tell(self._search, self.judge.accuracy(), *self._seconds(line))
+        search, reported = tell(self._search, self.judge.server_score(), *self._seconds(line))
         self._keep(search)
         return {"pacing": reported}
 

@@ -222,12 +222,12 @@ class PaceTrials:
         return num_idle(len(sizes), able, self.context.experiment.clients_per_round)
 
     def _score(self, params: Tensor) -> float:
-        """Return a model's accuracy on the labels that judge the paces, 0 to 1."""
+        """Return a model's score on the labels that judge the paces, 0 to 1."""
         known = self.judge.holder.known
         texts = known.validation
         if self._by_gold:
             texts = known.examples[self._held], known.labels[self._held]
-        return int(self.judge.correct(params, *texts).sum()) / max(1, len(texts[0]))
+        return self.judge.score(params, *texts)
 
     def _judging(self) -> Iterable[tuple[int, int]]:
         """Return the clients whose gold labels judge the paces, each with the number of these labels."""
