@@ -204,6 +204,7 @@ def test_clients_that_cannot_be_trained_on(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         fednlp.run(experiment({"algorithm.name": "centralised"} | changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("mu", [0.0, 0.5])

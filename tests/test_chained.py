@@ -125,6 +125,7 @@ def test_orders_that_are_none(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         fednlp.run(experiment(CHAINED | changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def test_an_order_that_no_example_can_judge_is_an_order(experiment: Make, tmp_path: Path) -> None:

@@ -429,8 +429,39 @@ def test_own_files_may_name_their_columns(
     found = typed(*asked, "--text", "note", "--label", "ward")
     assert found.exit_code == 0, found
     assert "of 4 test examples" in found.output
+    assert typed(*asked, "--column", "text=note", "--column", "label=ward").output == found.output
     refused = typed(*asked, "--label", "ward")
-    assert str(refused.exception).endswith("; name the file's own with --text and --label")
+    assert str(refused.exception).endswith("; name the file's own with --text, --label and --column")
+
+
+def test_the_second_text_of_own_files_has_a_name(
+    typed: Callable[..., Result],
+    masked: Path,
+    mine: Callable[..., Path],
+    make_csv: Callable[..., Path],
+    tmp_path: Path,
+) -> None:
+    rows = [("w " * (n % 7 + 1), "good", ("neg", "pos")[n % 2]) for n in range(20)]
+    notes = make_csv(tmp_path / "notes.csv", rows, ("text", "answer", "label"))
+    prompts = mine(patterns=["{mask} {text} {text_pair}"])
+    found = typed("check", prompts, "--model", masked, "--path", notes, "--column", "text_pair=answer")
+    assert "w good [SEP]" in found.output, found
+    assert "of 4 test examples" in found.output
+    refused = typed("check", prompts, "--model", masked, "--path", notes)
+    assert "text_pair" in str(refused.exception)
+
+
+def test_predictions_are_told_as_they_are_made(
+    masked: Path, reviews: Path, mine: Callable[..., Path]
+) -> None:
+    told: list[tuple[int, int]] = []
+    prompts = load_prompts(mine())
+    check_prompts(
+        prompts, PromptChoice("mine"), str(masked), path=str(reviews), scored=lambda *now: told.append(now)
+    )
+    assert {total for _, total in told} == {1000}
+    assert [done for done, _ in told] == sorted({done for done, _ in told})
+    assert told[-1] == (1000, 1000)
 
 
 @pytest.mark.parametrize("columns", [None, {"text": "title", "text_pair": "description"}])
@@ -447,7 +478,7 @@ def test_data_are_opened_once_for_the_same_columns(
     )
     found = check_prompts(prompts, PromptChoice("mine"), str(masked), data="agnews")
     assert [one.pattern for one in found] == list(prompts.patterns)
-    assert opened == ([None] if columns is None else [None, columns])
+    assert opened == ([{}] if columns is None else [{}, columns])
 
 
 def test_check_as_json(typed: Callable[..., Result], masked: Path, mine: Callable[..., Path]) -> None:

@@ -424,6 +424,9 @@ def test_two_machines_share_the_seeds_of_a_table(manifest: Path, here: Path) -> 
     assert made(second, "table2") == made(last, "table2")
     reproduce(Request([str(manifest)]), 0, last)
     assert (last / "page/results.json").read_text() == texts, "they join each other"
+    again = Said()
+    reproduce(Request([str(manifest)], ["table1"], join=[last]), 0, whole, again)
+    assert not any("are known from" in line for line in again.lines), "nothing is left to be known"
 
 
 def test_runs_that_begin_with_a_model_are_known_without_it(manifest: Path, here: Path) -> None:

@@ -2,14 +2,15 @@
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fednlp.cli.data_options import Label, Text
+from fednlp.cli.data_options import Columns, Label, Text, own_columns
 
 if TYPE_CHECKING:
     from fednlp.inference.zero_shot import PromptCheck, ZeroShotScore
@@ -51,6 +52,7 @@ def checked(
     path: Annotated[str | None, typer.Option(help="Its own files; without --data, yours.")] = None,
     text: Text = "text",
     label: Label = "label",
+    column: Columns = None,
     pattern: Annotated[int | None, typer.Option(min=0, help="Only the pattern of this number.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
 ) -> None:
@@ -65,10 +67,22 @@ def checked(
     choice = choice if pattern is None else replace(choice, pattern=pattern)
     chosen = load_prompts(choice.name)
     known = data or available_data(chosen, path)
+    columns = {"text": text, "label": label} | own_columns(column or [])
     try:
-        found = check_prompts(chosen, choice, model, known, path, text=text, label=label)
+        with _predictions_bar() as scored:
+            found = check_prompts(
+                chosen,
+                choice,
+                model,
+                known,
+                path,
+                text=columns.pop("text"),
+                label=columns.pop("label"),
+                columns=columns,
+                scored=scored,
+            )
     except MissingColumns as error:
-        raise DataError(f"{error}; name the file's own with --text and --label") from None
+        raise DataError(f"{error}; name the file's own with --text, --label and --column") from None
     if as_json:
         facts = {"name": chosen.name, "source": chosen.source, "model": model}
         print(json.dumps(facts | {"patterns": [asdict(one) for one in found]}, indent=1, ensure_ascii=False))
@@ -111,6 +125,24 @@ def searched(
         write_prompts(out, out.stem, source, found)
         use = json.dumps(str(out), ensure_ascii=False)
         print(clean(f"written {out}: say task.prompt = {use}"), file=sys.stderr if as_json else sys.stdout)
+
+
+@contextmanager
+def _predictions_bar() -> Iterator[Callable[[int, int], None]]:
+    """Show a bar of predictions with the time left, where there is a terminal; yield what moves it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("predictions"),
+        BarColumn(bar_width=24),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("", visible=False)
+        yield lambda done, total: progress.update(bar, completed=done, total=total, visible=True)
 
 
 def _lines(one: "PromptCheck", again: bool) -> list[str]:

@@ -1,6 +1,6 @@
 """Zero-shot evaluation of prompts: how patterns read, which words suit a model, and its accuracy before training."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -75,6 +75,29 @@ class PromptCheck:
     score: ZeroShotScore | None
 
 
+@dataclass(frozen=True)
+class _Scorer:
+    """A language model as prompts are checked with it.
+
+    Attributes:
+        kind: The auto class of the model.
+        model: The model itself, in evaluation mode.
+        tokenizer: Its tokenizer.
+        limit: Maximum number of tokens of an example.
+        scored: Told of the examples of each batch that is predicted.
+    """
+
+    kind: str
+    model: Any
+    tokenizer: Any
+    limit: int
+    scored: Callable[[int], None]
+
+    @property
+    def decoder(self) -> bool:
+        return self.kind == DECODER
+
+
 def check_prompts(
     prompts: PromptSet,
     choice: PromptChoice,
@@ -84,6 +107,8 @@ def check_prompts(
     *,
     text: str = "text",
     label: str = "label",
+    columns: Mapping[str, str] | None = None,
+    scored: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[PromptCheck]:
     """Check one pattern of a prompt set, or all of them, without training; on one thread.
 
@@ -95,6 +120,8 @@ def check_prompts(
         path: Files of this data set, or the user's own.
         text: Column of the texts in these files.
         label: Column of their labels.
+        columns: The files' own names of other columns, such as ``{"text_pair": "answer"}``.
+        scored: Told how many predictions are made, and of how many at most.
 
     Raises:
         ConfigError: There is no such pattern, or there are no such words.
@@ -111,16 +138,22 @@ def check_prompts(
     if kind != DECODER:
         mask_of(tokenizer, _TASK)
     loaded = pretrained_model(source, kind, {}, {}, seed=0, require_head=True).eval()
-    limit = min(_LONGEST_TEXT, longest_text(source, tokenizer))
+    opened = cache(partial(_data_for, prompts, data, path, text, label, columns))
+    known = {number: opened(_own_columns(prompts, one, data)) for number, one in patterns.items()}
+    rows = {number: [] if one is None else _rows(one) for number, one in known.items()}
+    total, done = sum(map(len, rows.values())), 0
+
+    def told(examples: int) -> None:
+        nonlocal done
+        done += examples
+        scored(done, total)
+
+    scorer = _Scorer(kind, loaded, tokenizer, min(_LONGEST_TEXT, longest_text(source, tokenizer)), told)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        opened = cache(partial(_data_for, prompts, data, path, text, label))
-        known = {number: opened(_own_columns(prompts, one, data)) for number, one in patterns.items()}
         return [
-            _check_pattern(
-                prompts, number, one, choice.words, tokenizer, (kind, loaded), known[number], limit
-            )
+            _check_pattern(prompts, number, one, choice.words, scorer, known[number], rows[number])
             for number, one in patterns.items()
         ]
     finally:
@@ -144,12 +177,18 @@ def _own_columns(prompts: PromptSet, pattern: str, data: str | None) -> bool:
 
 
 def _data_for(
-    prompts: PromptSet, data: str | None, path: str | None, text: str, label: str, own_columns: bool
+    prompts: PromptSet,
+    data: str | None,
+    path: str | None,
+    text: str,
+    label: str,
+    given: Mapping[str, str] | None,
+    own_columns: bool,
 ) -> TextData | None:
     """Open the data, with ``own_columns`` by the prompt set's columns, which split a joined text into a pair."""
     if data is None and path is None:
         return None
-    columns = prompts.columns if own_columns else None
+    columns = {**(prompts.columns if own_columns else {}), **(given or {})}
     return load_data(data, path, task=_TASK, columns=columns, text=text, label=label)
 
 
@@ -158,10 +197,9 @@ def _check_pattern(
     number: int,
     pattern: str,
     table: int | None,
-    tokenizer: Any,
-    model: tuple[str, Any],
+    scorer: _Scorer,
     data: TextData | None,
-    limit: int,
+    rows: Sequence[dict[str, str | None]],
 ) -> PromptCheck:
     """Check one pattern.
 
@@ -170,27 +208,24 @@ def _check_pattern(
         number: Number of the pattern.
         pattern: The pattern.
         table: Number of the table of words; None for the first that fits.
-        tokenizer: The model's tokenizer.
-        model: The auto class of a language model, and the model in evaluation mode.
+        scorer: The model.
         data: The data set to score on, if any.
-        limit: Maximum number of tokens of an example.
+        rows: Its examples that are predicted.
     """
-    kind, loaded = model
-    parts, decoder = parts_of(pattern), kind == DECODER
+    parts, tokenizer, decoder = parts_of(pattern), scorer.tokenizer, scorer.decoder
     mask = None if decoder else mask_of(tokenizer, _TASK)
     labels = list(prompts.words[table or 0]) if data is None else list(data.label_names)
     words = {label: prompts.words[table or 0].get(label, "") for label in labels}
     ids, _ = next(filled(parts, {"text": [[]]}, mask, tokenizer, 1 << 30))
-    rows = [] if data is None else _rows(data)
-    example = rows[0] if rows else _NO_EXAMPLE
     problem, score, reads = None, None, ""
     try:
         words = words_for(prompts, pattern, labels, tokenizer, table, decoder=decoder)
-        options = {"pattern": pattern, "verbalizer": words, "model_class": kind}
+        options = {"pattern": pattern, "verbalizer": words, "model_class": scorer.kind}
         task = PromptClassification.build(labels, tokenizer, **options)
-        shown = task.encode([example], tokenizer, min(limit, len(ids) + _SHOWN_TOKENS))[0]
+        example = rows[0] if rows else _NO_EXAMPLE
+        shown = task.encode([example], tokenizer, min(scorer.limit, len(ids) + _SHOWN_TOKENS))[0]
         reads = tokenizer.decode(shown["input_ids"])
-        score = _score(task, loaded, tokenizer, rows, limit) if rows else None
+        score = _score(task, scorer, rows) if rows else None
     except FednlpError as error:
         problem = str(error)
     tokens = word_ids(tokenizer, parts, list(words.values()), decoder=decoder)
@@ -208,13 +243,14 @@ def _rows(data: TextData) -> list[dict[str, str | None]]:
     return found
 
 
-def _score(task: Any, model: Any, tokenizer: Any, rows: Sequence[Any], limit: int) -> ZeroShotScore:
-    """Return the zero-shot score of a task on examples, truncated to ``limit`` tokens."""
-    features = Features.in_memory(task.encode(rows, tokenizer, limit))
+def _score(task: Any, scorer: _Scorer, rows: Sequence[Any]) -> ZeroShotScore:
+    """Return the zero-shot score of a task on examples."""
+    features = Features.in_memory(task.encode(rows, scorer.tokenizer, scorer.limit))
     guess, truth = np.empty(len(rows), np.int64), features.values("label")
     with torch.inference_mode():
         for batch in evaluation_batches(np.arange(len(rows)), features.all_lengths, 64):
-            guess[batch] = task.predict(model, features, batch, torch.device("cpu")).predictions
+            guess[batch] = task.predict(scorer.model, features, batch, torch.device("cpu")).predictions
+            scorer.scored(len(batch))
     many = len(task.labels)
     predicted_most = int(np.bincount(guess, minlength=many).argmax())
     wrong = np.bincount(truth[(guess == predicted_most) & (truth != predicted_most)], minlength=many)

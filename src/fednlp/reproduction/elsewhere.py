@@ -103,7 +103,7 @@ def say_what_is_known(works: Sequence[Work], joined: Sequence[Joined], log: Call
     """Say how many runs need not be done, because others have them."""
     names = {job.name for work in works for job in work.every if not job.done}
     left = {job.name for work in works for job in work.left}
-    if joined:
+    if joined and names:
         log(
             f"{len(names - left)} of the {plural(len(names), 'run')} that are not done here are known from "
             f"{plural(len(joined), 'joined folder')}, and are not made"

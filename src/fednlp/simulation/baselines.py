@@ -4,7 +4,7 @@ They have the same budget as the federation. Centralised training sees as many e
 sequential fine-tuning and local-only training, a client trains as many epochs as on average in the federation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,15 +12,15 @@ import numpy as np
 from fednlp.clock import STEPS, timed
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
-from fednlp.errors import ConfigError, TooFewClients
+from fednlp.errors import TooFewClients
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import count_nonfinite
 from fednlp.formatting.units import plural
-from fednlp.partition import Partition
 from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
+from fednlp.simulation.named_clients import clients_named
 from fednlp.training.batches import epoch_batches
 from fednlp.training.client_record import ClientInit
 from fednlp.training.local import LocalTrainer
@@ -32,9 +32,6 @@ class Centralised:
 
     Args:
         context: The run.
-
-    Raises:
-        ConfigError: ``algorithm.clients`` names a client that there is not, or one twice.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -105,35 +102,12 @@ class Centralised:
         return evaluated(self.context, line, self.rounds)
 
 
-def names_of_clients(partition: Partition) -> list[str]:
-    """Return the names of the clients; their numbers as text where they have none."""
-    return list(partition.client_names or map(str, range(partition.num_clients)))
-
-
-def wrong_name(named: Sequence[str], names: Sequence[str]) -> str:
-    """Return what is wrong with the first name that is no client's or is there twice; empty where nothing is."""
-    for place, name in enumerate(named):
-        if name not in names or name in named[:place]:
-            what = "there twice" if name in names else "no client"
-            return f"{name!r} is {what}: name clients, each once: {shown_names(names)}"
-    return ""
-
-
-def shown_names(names: Sequence[str]) -> str:
-    """Return clients' names for a message: the first twenty."""
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-
-
 def _examples_of_clients(context: RunContext) -> tuple[np.ndarray, int]:
     """Return the examples that centralised training has, and of how many clients they are."""
     partition, named = context.partition, context.experiment.algorithm.clients
     if named is None:
         return np.sort(partition.train_indices), partition.num_clients
-    names = names_of_clients(partition)
-    wrong = wrong_name(named, names)
-    if wrong:
-        raise ConfigError(f"algorithm.clients: {wrong}")
-    examples = np.concatenate([partition.train(names.index(name)) for name in named])
+    examples = np.concatenate([partition.train(client) for client in clients_named(partition, named)])
     context.note = f"the examples of {', '.join(named[:20])}"
     return np.sort(examples), len(named)
 

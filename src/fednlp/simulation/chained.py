@@ -1,32 +1,22 @@
 """Sequential fine-tuning, one client after the other, and the order of the clients: given, or searched for."""
 
 from collections.abc import Callable
-from math import factorial
 from typing import TypeVar
 
 import numpy as np
 from torch import Tensor
 
-from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.seeds import generator
-from fednlp.simulation.baselines import (
-    Centralised,
-    effort_of,
-    mean_visits,
-    names_of_clients,
-    shown_names,
-    wrong_name,
-)
+from fednlp.simulation.baselines import Centralised, effort_of, mean_visits
 from fednlp.simulation.context import RunContext
+from fednlp.simulation.named_clients import clients_named
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.evaluator import Evaluator
 from fednlp.training.local import LocalTrainer
 
 M = TypeVar("M")
 
-_MOST_EXHAUSTIVE = 4
-"""Clients whose orders are all tried: their number is a factorial."""
 _VALIDATION_SHARE, _MOST_VALIDATION = 0.1, 200
 
 
@@ -35,9 +25,6 @@ class SequentialFineTuning(Centralised):
 
     Args:
         context: The run.
-
-    Raises:
-        ConfigError: ``algorithm.order`` is no order of the clients, or too many orders are to be tried.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -47,15 +34,6 @@ class SequentialFineTuning(Centralised):
         context.note = f"one model, client after client, {effort_of(context.experiment, self.visits)} each"
         self.order = context.state.memory.get("order") or self._given_order()
         self._report_order()
-        if self.order is None and self._exhaustive and self.rounds > _MOST_EXHAUSTIVE:
-            raise ConfigError(
-                f'algorithm.order = "exhaustive": {self.rounds} clients have {factorial(self.rounds):,} orders, and at '
-                f'most {_MOST_EXHAUSTIVE} clients are tried in all of theirs; say "greedy"'
-            )
-
-    @property
-    def _exhaustive(self) -> bool:
-        return self.context.experiment.algorithm.order == "exhaustive"
 
     def _report_order(self) -> None:
         """Put what a search has found into the summary, also that of a resumed run."""
@@ -72,16 +50,7 @@ class SequentialFineTuning(Centralised):
             return list(clients)
         if isinstance(order, str):
             return None
-        names = names_of_clients(self.context.partition)
-        wrong = wrong_name(order, names)
-        if wrong:
-            raise ConfigError(f"algorithm.order: {wrong}")
-        missing = next((name for name in names if name not in order), None)
-        if missing is not None:
-            raise ConfigError(
-                f"algorithm.order: {missing!r} is not there: name every client: {shown_names(names)}"
-            )
-        return [names.index(name) for name in order]
+        return clients_named(self.context.partition, order)
 
     def _span(self) -> tuple[int, int]:
         return 0, self.steps
@@ -126,7 +95,8 @@ class SequentialFineTuning(Centralised):
         def score(params: Tensor) -> float:
             return _mean_score(context, params, held_out)
 
-        search = best_of_all if self._exhaustive else best_greedily
+        exhaustive = context.experiment.algorithm.order == "exhaustive"
+        search = best_of_all if exhaustive else best_greedily
         order, best = search(begin, clients, trained, score)
         context.state.params.copy_(begin)
         names = context.partition.client_names or clients

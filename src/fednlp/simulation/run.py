@@ -22,6 +22,7 @@ from fednlp.simulation.components import RunComponents, as_tested, build_compone
 from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.engines import open_engine
 from fednlp.simulation.facts import write_facts
+from fednlp.simulation.named_clients import require_named_clients
 from fednlp.simulation.new_run_dir import create, refuse_taken
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.profile import profiled
@@ -218,10 +219,10 @@ def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str
 def _shared_out(
     experiment: Experiment, components: RunComponents, callback: Callback
 ) -> tuple[RunComponents, Partition]:
-    """Build the partition, check that it has as many clients as a round needs, and set the run's tests.
+    """Build the partition, check that it has the clients that the run needs, and set the run's tests.
 
     Raises:
-        ConfigError: It has fewer than ``min_clients``.
+        ConfigError: It has fewer than ``min_clients``, or not those that the algorithm names.
     """
     partition = build_partition(experiment, components.data, callback.log)
     if partition.num_clients < experiment.min_clients:
@@ -229,6 +230,7 @@ def _shared_out(
             f"min_clients = {experiment.min_clients}, but the partition has {plural(partition.num_clients, 'client')} "
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
+    require_named_clients(experiment, partition)
     return as_tested(experiment, components, partition), partition
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fednlp.errors import ConfigError, ModelError
+from fednlp.formatting.units import plural
 from fednlp.tasks.inputs import padding_of
 
 DECODER = "AutoModelForCausalLM"
@@ -255,7 +256,7 @@ def filled(
     taken = len(before) + len(after) + sum(map(len, own))
     if taken >= max_length:
         raise ModelError(
-            f"task.pattern alone is {taken} tokens and model.max_length is {max_length}: "
+            f"task.pattern alone is {plural(taken, 'token')} and model.max_length is {max_length}: "
             "shorten the one or raise the other"
         )
     pairs = texts.get("text_pair") or [[]] * len(texts["text"])

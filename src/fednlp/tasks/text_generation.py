@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
+from fednlp.formatting.units import plural
 from fednlp.tasks import moses
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
@@ -102,7 +103,7 @@ class TextGeneration(GenerationMetrics):
         taken = len(opening) + len(closing) + self.max_target_length
         if taken >= max_length:
             raise ModelError(
-                f"task.template and task.max_target_length take {taken} tokens and model.max_length is "
+                f"task.template and task.max_target_length take {plural(taken, 'token')} and model.max_length is "
                 f"{max_length}: shorten or lower the ones, or raise the other"
             )
         sources, targets = (
