@@ -19,9 +19,9 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.partition import Partition
 from fednlp.simulation.halving import best, stages, total_rounds
-from fednlp.simulation.hyperparameters import tune, tuning_table
+from fednlp.simulation.hyperparameters import SearchResult, doubts, tune, tuning_table
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.trial_plan import parse_grid, plan_searches
+from fednlp.simulation.trial_plan import Candidate, MethodSearch, parse_grid, plan_searches
 
 from .conftest import example_rows, write_csv
 
@@ -276,7 +276,45 @@ def test_clients_own_models_are_compared_by_their_own_tests(experiment: Make, tm
         assert line["evaluation"]["personal"][result.metric] in result.scores[0], method
     table = tuning_table(found)
     assert len(table.rows) == 6
-    assert [note.startswith("Chosen for ") for note in table.notes] == [True, True]
+    assert [note.startswith("Chosen for ") for note in table.notes[:2]] == [True, True]
+    titles = [note.partition(":")[0] for note in table.notes[2:]]
+    assert titles == ["Ditto"] * len(doubts(found["ditto"])) + ["Local only"] * len(doubts(found["local"]))
+
+
+LOWEST = "rate = 0.1 is the lowest value tried; lower ones may be better"
+HIGHEST = "rate = 10 is the highest value tried; higher ones may be better"
+EQUAL = "the last trials have the same score, and the training loss chose among them"
+
+
+@pytest.mark.parametrize(
+    ("tried", "scores", "chosen", "reasons"),
+    [
+        ([0.1, 1, 10], [(0.5,), (0.3, 0.6), (0.3, 0.4)], 1, []),
+        ([1, 0.1, 10], [(0.5,), (0.3, 0.6), (0.3, 0.4)], 0.1, [LOWEST]),
+        ([1, 0.1, 10], [(0.5,), (0.3, 0.4), (0.3, 0.6)], 10, [HIGHEST]),
+        ([0.1, 1, 10], [(0.0,), (0.0, 0.0), (0.0, 0.0)], 1, [EQUAL]),
+        ([1, 1], [(0.1,), (0.2,)], 1, []),
+        (["sgd", "adam"], [(0.1,), (0.2,)], "adam", []),
+        ([False, True], [(0.1,), (0.2,)], True, []),
+        ([0.1, "constant"], [(0.1,), (None,)], 0.1, []),
+        (
+            [0.1, 1],
+            [(None, None), (0.2, 0.3)],
+            1,
+            ["rate = 1 is the highest value tried; higher ones may be better"],
+        ),
+    ],
+)
+def test_a_choice_at_an_end_or_among_equals_is_doubted(
+    tried: list[Any],
+    scores: list[tuple[float | None, ...]],
+    chosen: Any,
+    reasons: list[str],
+    experiment: Make,
+) -> None:
+    candidates = tuple(Candidate({"rate": value}, experiment(), Path("none")) for value in tried)
+    search = MethodSearch("fedavg", len(tried), (), candidates, ())
+    assert doubts(SearchResult(search, tuple(scores), {"rate": chosen}, "accuracy")) == reasons
 
 
 def test_the_choice_is_compared(experiment: Make, tmp_path: Path) -> None:

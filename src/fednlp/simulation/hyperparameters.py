@@ -126,8 +126,33 @@ def tuning_table(results: Mapping[str, SearchResult]) -> Table:
         f"Choice of settings: {metric_title(first.metric)} on {fraction:.0%} of each client's training examples, which "
         f"trials do not train on. Every method has {len(first.search.candidates)} trials."
     )
-    chosen = tuple(f"Chosen for {title}: {shown(found.chosen)}." for title, found in searched.items())
-    return Table(tuple(columns), tuple(rows), caption, chosen, head="Trial")
+    notes = [f"Chosen for {title}: {shown(found.chosen)}." for title, found in searched.items()]
+    notes += [f"{title}: {doubt}." for title, found in searched.items() for doubt in doubts(found)]
+    return Table(tuple(columns), tuple(rows), caption, tuple(notes), head="Trial")
+
+
+def doubts(found: SearchResult) -> list[str]:
+    """Return why other values may be better than those chosen.
+
+    Args:
+        found: The result of a search. The best may lie beyond a number at an end of those tried, and equal scores tell
+            nothing.
+    """
+    reasons = []
+    for key, value in found.chosen.items():
+        tried = [one.changes[key] for one in found.search.candidates]
+        if not all(type(one) in (int, float) for one in tried) or min(tried) < value < max(tried):
+            continue
+        if min(tried) < max(tried):
+            end, beyond = ("lowest", "lower") if value == min(tried) else ("highest", "higher")
+            reasons.append(
+                f"{key} = {json.dumps(value)} is the {end} value tried; {beyond} ones may be better"
+            )
+    stages_done = max(map(len, found.scores), default=0)
+    last = [scores[-1] for scores in found.scores if len(scores) == stages_done]
+    if len(last) > 1 and len(set(last)) == 1:
+        reasons.append("the last trials have the same score, and the training loss chose among them")
+    return reasons
 
 
 def _cells(
@@ -195,7 +220,10 @@ def _searched(search: MethodSearch, callback: _TrialCallback) -> SearchResult:
     _remove_weights(winner.folder)
     callback.log(f"{search.method}: chosen {shown(winner.changes)}")
     scores = tuple(tuple(one and one[0] for one in stages) for stages in results)
-    return SearchResult(search, scores, winner.changes, metric)
+    found = SearchResult(search, scores, winner.changes, metric)
+    for doubt in doubts(found):
+        callback.log(f"  {doubt}")
+    return found
 
 
 def _line(
