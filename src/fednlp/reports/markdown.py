@@ -18,7 +18,7 @@ from fednlp.reports.document import (
     code_spans,
     page_link,
 )
-from fednlp.reports.style import save_png
+from fednlp.reports.style import png
 
 
 def to_markdown(document: Document, figures: str = "figures") -> str:
@@ -38,7 +38,10 @@ def save_figures(document: Document, folder: str | Path) -> list[Path]:
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     pictures = [picture for section in document.sections for picture in _pictures(section.blocks)]
-    return [save_png(picture.figure, folder / f"{picture.name}.png") for picture in pictures]
+    paths = [folder / f"{picture.name}.png" for picture in pictures]
+    for picture, path in zip(pictures, paths, strict=True):
+        path.write_bytes(png(picture.figure))
+    return paths
 
 
 def _pictures(blocks: Sequence[Block]) -> Iterator[Picture]:

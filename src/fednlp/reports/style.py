@@ -4,8 +4,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from io import StringIO
-from pathlib import Path
+from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
@@ -108,11 +107,12 @@ def legend(figure: "Figure", axes: "Axes") -> None:
     figure.legend(handles, labels, loc="outside lower left", ncols=columns, frameon=False, handlelength=2.4)
 
 
-def save_png(figure: "Figure", path: str | Path, dpi: int = 160) -> Path:
-    """Write a figure as a PNG on white; return its path."""
+def png(figure: "Figure", dpi: int = 160) -> bytes:
+    """Return a figure as a PNG on white."""
+    content = BytesIO()
     with drawing():
-        figure.savefig(path, format="png", dpi=dpi, facecolor="white")
-    return Path(path)
+        figure.savefig(content, format="png", dpi=dpi, facecolor="white")
+    return content.getvalue()
 
 
 def svg(figure: "Figure", name: str, title: str) -> str:

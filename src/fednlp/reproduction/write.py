@@ -11,7 +11,7 @@ from fednlp.errors import RunError
 from fednlp.reports.document import Picture
 from fednlp.reports.html import to_html
 from fednlp.reports.markdown import to_markdown
-from fednlp.reports.style import save_png
+from fednlp.reports.style import png
 from fednlp.reproduction.page import OVERVIEW, pages
 from fednlp.reproduction.results import Results
 
@@ -99,10 +99,8 @@ def read_results(folder: Path, remedy: str = "write it again with fednlp reprodu
 
 
 def _save(picture: Picture, path: Path) -> None:
-    if picture.png:
-        path.write_bytes(picture.png)
-    else:
-        save_png(picture.figure, path, _DPI)
+    with atomic(path, _REMEDY) as file:
+        file.write(picture.png or png(picture.figure, _DPI))
 
 
 def _remove(folder: Path) -> None:

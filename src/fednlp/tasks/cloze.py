@@ -15,7 +15,8 @@ from fednlp.tasks.inputs import padding_of
 
 DECODER = "AutoModelForCausalLM"
 """The auto class of decoders."""
-_EXAMPLE = 'task.pattern = "{mask} News: {text}"'
+_EXAMPLE = 'task.pattern = "{text} Category: {mask}"'
+"""A pattern that masked models and decoders read."""
 _TEXTS = ("text", "text_pair")
 _BEHIND_TEXT = "x"
 """Stands for a text of which only matters that there is one."""
@@ -59,9 +60,10 @@ def parts_of(pattern: str) -> list[PatternPart]:
             parts.append(PatternPart("words", words=own))
         if field is None:
             continue
-        if field not in ("mask", "text", "text_pair") or detail or conversion:
+        written = field + (f"!{conversion}" if conversion else "") + (f":{detail}" if detail else "")
+        if written not in ("mask", "text", "text_pair"):
             raise ConfigError(
-                f'task.pattern "{pattern}" holds {{{field}}}: it may hold {{mask}}, {{text}}, {{text_pair}}'
+                f'task.pattern "{pattern}" holds {{{written}}}: it may hold {{mask}}, {{text}}, {{text_pair}}'
             )
         parts.append(PatternPart(field, lead))
     kinds = [part.kind for part in parts]
@@ -92,7 +94,7 @@ def require_decodable(pattern: str) -> None:
     if not suits_decoder(parts_of(pattern)):
         raise ConfigError(
             f'task.pattern "{pattern.strip()}" has a text behind {{mask}}, and a decoder reads what stands before it: '
-            'say e.g. task.pattern = "{text} Category: {mask}", or take a masked language model, e.g. bert-tiny'
+            f"say e.g. {_EXAMPLE}, or take a masked language model, e.g. bert-tiny"
         )
 
 
