@@ -10,6 +10,7 @@ _LATER = (
     ("evaluation", "server_model", False),
     ("exchange", "send", "updates"),
     ("fewshot", "label_counts", "model"),
+    ("fewshot", "trial_cost", "labels"),
     ("fewshot", "trial_score", "accuracy"),
     ("partition", "test_sets", "assigned"),
     ("pull", "norm", "l2"),
@@ -19,6 +20,9 @@ _LATER = (
     ("secure", "sum_reports", False),
 )
 """Keys that came later, and their defaults: runs from before there was the key go by the same name."""
+
+_SEARCH = ("trial_cost", "trial_score")
+"""Keys of ``[fewshot]`` that came later, of a search for a pace alone."""
 
 
 def canonical(experiment: Experiment) -> dict[str, Any]:
@@ -31,6 +35,8 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
+    if experiment.fewshot is not None and experiment.fewshot.pacing != "search":
+        document["fewshot"] = {k: v for k, v in document["fewshot"].items() if k not in _SEARCH}
     for section, key, usual in _LATER:
         if document.get(section, {}).get(key) == usual:
             document[section].pop(key)

@@ -205,16 +205,28 @@ def most_confident(
     return order[: max(count, 0)].astype(np.int64)
 
 
-def cost(pace: Pace, inference_seconds: float, training_seconds: float, theta: float = 1.0) -> float:
-    """Return the cost of a pace: C_infer + theta C_train = l_i n / f + theta l_t k (FeS, equation 1).
+def cost(
+    pace: Pace,
+    inference_seconds: float,
+    training_seconds: float,
+    theta: float = 1.0,
+    round_seconds: float = 0.0,
+) -> float:
+    """Return the cost of a round with a pace: C_infer + theta C_train, and what a round costs whatever its pace is.
+
+    C_infer + theta C_train = l_i n / f + theta l_t k (FeS, equation 1).
 
     Args:
         pace: The pace.
         inference_seconds: l_i: one client's labelling.
         training_seconds: l_t: one training batch.
         theta: Weight of training against labelling.
+        round_seconds: A round without labelling; 0 in the paper's equation.
+
+    >>> cost(Pace(f=2, n=4, k=1), 3.0, 2.0), cost(Pace(f=2, n=4, k=1), 3.0, 2.0, round_seconds=20.0)
+    (8.0, 28.0)
     """
-    return inference_seconds * pace.n / pace.f + theta * training_seconds * pace.k
+    return inference_seconds * pace.n / pace.f + theta * training_seconds * pace.k + round_seconds
 
 
 def aug_e(
@@ -223,11 +235,12 @@ def aug_e(
     inference_seconds: float,
     training_seconds: float,
     theta: float = 1.0,
+    round_seconds: float = 0.0,
     eta: float = 1.0,
 ) -> float:
     """Return the augment efficiency of a pace: accuracy gained for what it costs (FeS, equation 1).
 
-        AUG-E(f, n, k) = eta delta_acc / (l_i n / f + theta l_t k)
+        AUG-E(f, n, k) = eta delta_acc / (l_i n / f + theta l_t k + round_seconds)
 
     Args:
         gained_accuracy: delta_acc, between -1 and 1.
@@ -235,6 +248,7 @@ def aug_e(
         inference_seconds: l_i: one client's labelling.
         training_seconds: l_t: one training batch.
         theta: Weight of training against labelling.
+        round_seconds: A round without labelling; 0 in the paper's equation.
         eta: Scale of the result.
 
     Raises:
@@ -243,7 +257,7 @@ def aug_e(
     >>> aug_e(0.25, Pace(f=2, n=4, k=1), inference_seconds=3.0, training_seconds=2.0)
     0.03125
     """
-    price = cost(pace, inference_seconds, training_seconds, theta)
+    price = cost(pace, inference_seconds, training_seconds, theta, round_seconds)
     if not 0 < price < math.inf:
         raise ConfigError(
             f"labelling in {inference_seconds:g} s and training in {training_seconds:g} s cost {price:g}: "

@@ -226,11 +226,8 @@ def _efficiency(search: PaceSearch) -> tuple[float, float]:
     gained = (search.accuracies[-1] - search.accuracies[0]) / rounds
     inference = math.fsum(pair[0] for pair in search.seconds) / rounds
     training = math.fsum(pair[1] for pair in search.seconds) / rounds
-    theta = search.rules.theta
-    return (
-        aug_e(gained, search.pace, inference, training, theta, search.rules.eta),
-        cost(search.pace, inference, training, theta),
-    )
+    spent = search.pace, inference, training, search.rules.theta, search.rules.round_seconds
+    return aug_e(gained, *spent, search.rules.eta), cost(*spent)
 
 
 def _reached(search: PaceSearch) -> float:

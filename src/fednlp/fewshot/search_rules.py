@@ -25,6 +25,7 @@ class PaceSearchRules:
         threshold: s: a new search begins where AUG-E falls below.
         window: Number of rounds over which AUG-E is computed between searches.
         theta: Weight of training against labelling in AUG-E.
+        round_seconds: Seconds of a round without labelling, which AUG-E counts as cost of each pace.
         eta: Scale of AUG-E.
         max_searches: Maximum number of searches after the first.
         rounds: Number of rounds of the whole run, trials included; a search that would not end before is not begun.
@@ -39,6 +40,7 @@ class PaceSearchRules:
     threshold: float = 0.0
     window: int = 5
     theta: float = 1.0
+    round_seconds: float = 0.0
     eta: float = 1.0
     max_searches: int = 2
     rounds: int | None = None
@@ -50,12 +52,14 @@ class PaceSearchRules:
             number = getattr(self, name)
             if (name, number) != ("rounds", None) and (type(number) is not int or number < least):
                 raise ConfigError(f"{name} = {number!r:.80}: give a whole number from {least}")
-        for name in ("threshold", "theta", "eta"):
+        for name in ("threshold", "theta", "round_seconds", "eta"):
             number = getattr(self, name)
             if type(number) not in (int, float) or not math.isfinite(number):
                 raise ConfigError(f"{name} = {number!r:.80}: give a number")
-            if name != "threshold" and number <= 0:
+            if name in ("theta", "eta") and number <= 0:
                 raise ConfigError(f"{name} = {number!r:.80}: give a number above 0")
+            if name == "round_seconds" and number < 0:
+                raise ConfigError(f"{name} = {number!r:.80}: give a number from 0")
 
 
 def initial_list(clients: int) -> list[Pace]:

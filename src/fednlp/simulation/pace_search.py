@@ -13,8 +13,9 @@ from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_li
 from fednlp.fewshot.search_state import PaceSearch as SearchState
 from fednlp.fewshot.search_state import from_json, to_json
 from fednlp.simulation.context import RunContext
+from fednlp.simulation.label_holder import LabelHolder
 from fednlp.simulation.label_judge import LabelJudge
-from fednlp.simulation.resource_estimation import fleet_of
+from fednlp.simulation.resource_estimation import examples_of_round, fleet_of, seconds_of_round
 
 _UNITS = 3.0, 1.0
 """Time units of training and of labelling an example without a device: a backward pass takes two forward passes."""
@@ -33,10 +34,10 @@ class PaceCosts:
 
     def __init__(self, context: RunContext) -> None:
         self.units = _UNITS
-        self.batch = context.worker.options.examples_per_step
-        fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
-        if fleet is not None:  # means over all clients: a pace is not judged by the devices that it drew
-            training, inference = fleet.mean_training(), fleet.mean_inference()
+        self.context, self.batch = context, context.worker.options.examples_per_step
+        self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
+        if self.fleet is not None:  # means over all clients: a pace is not judged by the devices that it drew
+            training, inference = self.fleet.mean_training(), self.fleet.mean_inference()
             if training and inference:
                 self.units = training, inference
 
@@ -48,6 +49,22 @@ class PaceCosts:
         """
         training, inference = self.units
         return float(candidates[candidates > 0].mean()) * inference, self.batch * training
+
+    def of_a_round(self, labels: NDArray[np.int64]) -> float:
+        """Return the seconds of a round without labelling: messages and local steps, the mean over clients with labels.
+
+        Without a device it is the local steps alone.
+
+        Args:
+            labels: int64 (clients,), labelled examples of each client.
+        """
+        context, algorithm = self.context, self.context.worker.algorithm
+        examples = examples_of_round(context.experiment, algorithm, labels)
+        seconds = examples * self.units[0]
+        if self.fleet is not None:
+            seconds = seconds_of_round(self.fleet, algorithm, context.state.layout, examples)
+        able = labels > 0 if labels.any() else np.ones(len(labels), dtype=bool)
+        return float(seconds[able].mean())
 
 
 def require_shared(context: RunContext) -> None:
@@ -68,7 +85,9 @@ def listed_paces(fewshot: Fewshot, clients: int) -> list[Pace]:
     return (initial_list if fewshot.pace_grid == "paper" else laptop_list)(clients)
 
 
-def search_rules(context: RunContext, fewshot: Fewshot, candidates: float) -> PaceSearchRules:
+def search_rules(
+    context: RunContext, fewshot: Fewshot, holder: LabelHolder, costs: PaceCosts
+) -> PaceSearchRules:
     """Return the rules of a run's search.
 
     Theta makes C_train the time to train on k percent of a client's candidates, in batches.
@@ -76,14 +95,17 @@ def search_rules(context: RunContext, fewshot: Fewshot, candidates: float) -> Pa
     Args:
         context: The run.
         fewshot: Its settings.
-        candidates: Mean number of texts of a client that may be given a pseudo label.
+        holder: Who holds the labels.
+        costs: The seconds of its devices.
     """
+    candidates = float(holder.candidates.mean())
     return PaceSearchRules(
         trial_rounds=fewshot.trial_rounds,
         candidates=fewshot.candidates,
         threshold=fewshot.threshold,
         window=fewshot.window,
         theta=max(candidates, 1.0) / (100 * context.worker.options.examples_per_step),
+        round_seconds=costs.of_a_round(holder.gold) if fewshot.trial_cost == "round" else 0.0,
         max_searches=fewshot.max_searches,
         rounds=context.experiment.num_rounds,
     )
@@ -115,8 +137,7 @@ class PaceSearch:
         if "search" in memory:
             self._search = from_json(memory["search"])
         else:
-            candidates = float(self.judge.holder.candidates.mean())
-            rules = search_rules(context, fewshot, candidates)
+            rules = search_rules(context, fewshot, self.judge.holder, self.costs)
             paces = listed_paces(fewshot, context.partition.num_clients)
             self._keep(begin(paces, rules, self.judge.server_score()))
         self.order: RoundOrder = ask(self._search)

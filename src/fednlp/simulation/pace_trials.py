@@ -77,7 +77,7 @@ class PaceTrials:
             self._search: TrialWaves = waves_from_json(saved)
             return
         context, holder, clients = self.context, self.judge.holder, self.context.partition.num_clients
-        rules = search_rules(context, self.fewshot, float(holder.candidates.mean()))
+        rules = search_rules(context, self.fewshot, holder, self.costs)
         search = new_search(listed_paces(self.fewshot, clients), rules)
         self._keep(search)
         if self._by_gold and not self._held.any():

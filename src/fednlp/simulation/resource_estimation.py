@@ -2,16 +2,24 @@
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fednlp.config import Experiment
 from fednlp.costs import (
     Fleet,
     ModelSizes,
     TrainingDepth,
     client_memory,
+    client_seconds,
     layer_sizes,
+    local_examples,
     make_fleet,
 )
 from fednlp.errors import ConfigError
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.communication import bytes_down, bytes_up
+from fednlp.federated.params import Layout
 from fednlp.partition import Partition
 
 if TYPE_CHECKING:
@@ -41,6 +49,58 @@ def fleet_of(experiment: Experiment, model: "nn.Module", num_clients: int) -> Fl
         num_clients=num_clients,
         seed=experiment.seed,
         depth=None if depth is None else TrainingDepth(*depth, cached=experiment.runtime.cache_activations),
+    )
+
+
+def examples_of_round(
+    experiment: Experiment, algorithm: Algorithm, sizes: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the number of examples of each client's local steps in a round, int64 (clients,).
+
+    Args:
+        experiment: Resolved.
+        algorithm: The method, which may have some clients do more or less than others.
+        sizes: int64 (clients,), training examples of each client.
+    """
+    options = experiment.client
+    examples = local_examples(
+        sizes,
+        epochs=options.num_train_epochs,
+        batch_size=options.examples_per_step,
+        max_steps=options.max_steps,
+    )
+    return algorithm.local_work(examples, sizes)
+
+
+def seconds_of_round(
+    fleet: Fleet, algorithm: Algorithm, layout: Layout, examples: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    """Return the simulated seconds of a round for each client: messages and local steps, float64 (clients,).
+
+    Args:
+        fleet: The devices of all clients.
+        algorithm: The method, which says what is sent.
+        layout: Of the shared parameters.
+        examples: int64 (clients,), examples of each client's local steps.
+    """
+    up = bytes_up(algorithm.uplink, layout, vectors=len(algorithm.sends) - 1)
+    return client_seconds(fleet, examples, length_down(algorithm, layout), up)
+
+
+def length_down(algorithm: Algorithm, layout: Layout, ranks: int = 0) -> int:
+    """Return the bytes that a client receives at the start of a round.
+
+    Args:
+        algorithm: The method.
+        layout: Of the shared parameters.
+        ranks: Sum of the ranks of changes that are sent as factors.
+    """
+    return bytes_down(
+        algorithm.downlink,
+        layout,
+        vectors=len(algorithm.receives),
+        adapters=algorithm.uplink.adapters,
+        ranks=ranks,
     )
 
 

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.costs import ClientCost, client_seconds, local_examples, merge, round_line
+from fednlp.costs import ClientCost, merge, round_line
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
 from fednlp.federated.cohort import Population
-from fednlp.federated.communication import bytes_down, bytes_up
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, draw_cohort, run_round
@@ -24,7 +23,13 @@ from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.first_passes import FirstPasses
 from fednlp.simulation.pseudo_labels import PseudoLabels
-from fednlp.simulation.resource_estimation import fleet_of, memory_of_run
+from fednlp.simulation.resource_estimation import (
+    examples_of_round,
+    fleet_of,
+    length_down,
+    memory_of_run,
+    seconds_of_round,
+)
 
 
 class FederatedTraining:
@@ -110,16 +115,8 @@ class FederatedTraining:
         """
         if self.fleet is None:
             return None
-        options, algorithm = self.context.experiment.client, self.algorithm
-        examples = local_examples(
-            self._sizes,
-            epochs=options.num_train_epochs,
-            batch_size=options.examples_per_step,
-            max_steps=options.max_steps,
-        )
-        examples = algorithm.local_work(examples, self._sizes)
-        up = bytes_up(algorithm.uplink, self.context.state.layout, vectors=len(algorithm.sends) - 1)
-        return client_seconds(self.fleet, examples, self._length(0), up)
+        examples = examples_of_round(self.context.experiment, self.algorithm, self._sizes)
+        return seconds_of_round(self.fleet, self.algorithm, self.context.state.layout, examples)
 
     def _spent(self, results: Sequence[ClientResult]) -> dict[int, ClientCost]:
         """Return the cost of each client of a round, merged over training and labelling."""
@@ -153,14 +150,7 @@ class FederatedTraining:
 
     def _length(self, ranks: int) -> int:
         """Return the bytes that a client receives at the start of a round."""
-        algorithm = self.algorithm
-        return bytes_down(
-            algorithm.downlink,
-            self.context.state.layout,
-            vectors=len(algorithm.receives),
-            adapters=algorithm.uplink.adapters,
-            ranks=ranks,
-        )
+        return length_down(self.algorithm, self.context.state.layout, ranks)
 
     def _with_factors(self, result: ClientResult) -> ClientResult:
         """Return a result with the bytes of the base weights' changes, sent as factors where these are shorter."""

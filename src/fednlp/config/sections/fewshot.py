@@ -19,8 +19,9 @@ class Fewshot(Section):
     have, as the authors' code does; this reads hidden labels, and is for simulations. A search tries the paces of
     ``pace_grid``, and is repeated ``max_searches`` times at most.
     Its ``trials`` are at once on groups of idle clients, or one after the other. They are judged by ``validation``
-    labelled texts that the server has, or with 0 by half of the gold labels, which are held out; by the accuracy on
-    them, or by the mean probability of the true labels (``trial_score``).
+    labelled texts that the server has, or with 0 by half of the gold labels, which are held out; by the mean
+    probability of the true labels, or by the accuracy (``trial_score``). A gain is divided by what the whole round
+    costs, or by what its labels cost alone (``trial_cost``).
     ``filter_ratio`` is the share of each client's texts that a ``filter`` leaves to be labelled.
     ``noisy_client_fraction`` of the clients with gold labels have wrong ones; ``detect_label_noise`` takes the gold
     labels of suspected clients for unlabelled.
@@ -38,7 +39,8 @@ class Fewshot(Section):
     pace_grid: Literal["laptop", "paper"] = "laptop"
     validation: Count = 0
     trials: Literal["parallel", "sequential"] = "parallel"
-    trial_score: Literal["accuracy", "probability"] = "accuracy"
+    trial_score: Literal["accuracy", "probability"] = "probability"
+    trial_cost: Literal["labels", "round"] = "round"
     trial_rounds: Annotated[int, Field(ge=2)] = 5
     candidates: PositiveInt = 8
     threshold: float = 0.0
