@@ -495,9 +495,10 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
     assert max(judged) == last
 
 
+@pytest.mark.parametrize("trial_score", ["probability", "accuracy"])
 @pytest.mark.parametrize("method", ["search by gold labels", "trials in waves"])
-def test_a_search_may_judge_by_the_probability_of_the_true_labels(
-    method: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_search_judges_by_the_probability_of_the_true_labels_or_by_their_number(
+    method: str, trial_score: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores: list[float] = []
     score = LabelJudge.score
@@ -505,18 +506,60 @@ def test_a_search_may_judge_by_the_probability_of_the_true_labels(
     def judging(judge: LabelJudge, params: Any, numbers: Any, labels: Any) -> float:
         found = score(judge, params, numbers, labels)
         rows = judge.probabilities(numbers)
-        by_hand = sum(float(row[label]) for row, label in zip(rows, labels, strict=True)) / len(labels)
-        assert found == pytest.approx(by_hand, abs=1e-12)
+        pairs = list(zip(rows, labels, strict=True))
+        right = [float(row[label]) for row, label in pairs]
+        if trial_score == "accuracy":
+            right = [float(int(row.argmax()) == label) for row, label in pairs]
+        assert found == pytest.approx(sum(right) / len(labels), abs=1e-12)
         scores.append(found)
         return found
 
     monkeypatch.setattr(LabelJudge, "score", judging)
-    changes = METHODS[method] | {"fewshot": METHODS[method]["fewshot"] | {"trial_score": "probability"}}
+    changes = METHODS[method] | {"fewshot": METHODS[method]["fewshot"] | {"trial_score": trial_score}}
     lines = lines_of(fednlp.run(experiment(changes), tmp_path / "run"))
     wave = next(line["pacing"] for line in lines if "gains" in line["pacing"])
     rounds = METHODS[method]["fewshot"]["trial_rounds"]
     told = scores[1 : 1 + len(wave["gains"])]
     assert wave["gains"] == [round((one - scores[0]) / rounds, 6) for one in told]
+
+
+def test_a_search_counts_what_a_round_costs_without_labels(experiment: Make, tmp_path: Path) -> None:
+    """The gain over AUG-E is the cost: with and without the round, it differs by a plain round's simulated time."""
+    method = METHODS["search by gold labels"]
+    changes = method | {
+        "costs": {"device": "jetson-tx2", "bandwidth_up": 0.01, "bandwidth_down": 0.02},
+        "client.per_device_train_batch_size": 1,
+        "client.max_steps": 4,  # all clients do the same work
+    }
+    plain = changes | {"fewshot": method["fewshot"] | {"pacing": "none"}, "num_rounds": 1}
+    expected = lines_of(fednlp.run(experiment(plain), tmp_path / "plain"))[0]["simulated_seconds"]
+    told = {}
+    for kind in ("labels", "round"):
+        few = {"fewshot": method["fewshot"] | {"trial_cost": kind}}
+        lines = lines_of(fednlp.run(experiment(changes | few), tmp_path / kind))
+        told[kind] = next(line["pacing"] for line in lines if "gains" in line["pacing"])
+    control, *gains = told["round"]["gains"]
+    assert told["labels"]["gains"] == [control, *gains]
+    costs = {
+        kind: [(gain - control) / one for gain, one in zip(gains, pacing["aug_e"], strict=True) if one]
+        for kind, pacing in told.items()
+    }
+    assert len(costs["round"]) > 1
+    added = [whole - labels for whole, labels in zip(costs["round"], costs["labels"], strict=True)]
+    assert added == pytest.approx([expected] * len(added), rel=1e-2)  # gains are written with six decimals
+
+
+def test_the_names_of_runs_depend_on_how_a_search_judges_only_where_there_is_one(experiment: Make) -> None:
+    """Runs from before the keys go by their names: those without a search, and those that judge as the paper does."""
+    few = FEW | {"pacing": "static"}
+    assert not {"trial_score", "trial_cost"} & {*canonical(experiment({"fewshot": few}))["fewshot"]}
+    search = FEW | {"pacing": "search"}
+    paper = search | {"trial_score": "accuracy", "trial_cost": "labels"}
+    assert not {"trial_score", "trial_cost"} & {*canonical(experiment({"fewshot": paper}))["fewshot"]}
+    assert differences(experiment({"fewshot": paper}), experiment({"fewshot": search})) == [
+        "fewshot.trial_cost: None -> round",
+        "fewshot.trial_score: None -> probability",
+    ]
 
 
 def test_one_gold_label_cannot_train_and_judge(experiment: Make, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fednlp.fewshot.pacing import (
     Pace,
     aug_e,
     candidate_percentage,
+    cost,
     is_labelling_round,
     label_quota,
     most_confident,
@@ -134,6 +135,28 @@ def test_aug_e_scales(
     if gained > 1e-6:
         further = 1 / aug_e(gained, pace, inference, training, 2 * theta) - 1 / plain
         assert further == pytest.approx(theta * training * pace.k / gained, rel=1e-3, abs=1e-9 / plain)
+
+
+@given(**efficiencies, scale=st.sampled_from([0.0, 1.0, 60.0]))
+def test_what_a_round_costs_anyway_is_added_to_the_cost_of_its_labels(
+    gained: float, pace: Pace, inference: float, training: float, theta: float, scale: float
+) -> None:
+    labels = cost(pace, inference, training, theta)
+    assert cost(pace, inference, training, theta, scale) == labels + scale
+    found = aug_e(gained, pace, inference, training, theta, round_seconds=scale)
+    assert found == pytest.approx(gained / (labels + scale))
+
+
+def test_the_dearer_a_round_is_anyway_the_more_the_gain_decides() -> None:
+    """FeS, 3.1: AUG-E measures "the gradient of the time-to-accuracy curve"."""
+    slow, fast = Pace(1, 1, 1), Pace(1, 8, 4)
+    gains = {slow: 0.0013, fast: 0.0042}  # a round, measured with SmolLM2 on BBC News
+
+    def better(round_seconds: float) -> Pace:
+        return max(gains, key=lambda pace: aug_e(gains[pace], pace, 1.0, 1.0, 0.03, round_seconds))
+
+    assert better(0.0) == slow
+    assert better(30.0) == fast
 
 
 def test_aug_e_by_hand() -> None:

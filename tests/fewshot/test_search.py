@@ -59,7 +59,8 @@ def straight(
     def efficiency(
         pace: Pace, gained: float, inference: list[float], training: list[float]
     ) -> tuple[float, float]:
-        price = fmean(inference) * pace.n / pace.f + rules.theta * fmean(training) * pace.k
+        labels = fmean(inference) * pace.n / pace.f + rules.theta * fmean(training) * pace.k
+        price = labels + rules.round_seconds
         return rules.eta * (gained / len(training)) / price, price
 
     def switch(model: Model, i: int, tried: list[Pace], reached: float) -> tuple[list[Pace], Model, int]:
@@ -140,6 +141,7 @@ rules_of = st.builds(
     eta=st.sampled_from([1.0, 100.0]),
     max_searches=st.integers(0, 4),
     rounds=st.sampled_from([None, 60]),
+    round_seconds=st.sampled_from([0.0, 5.0]),
 )
 lists = st.lists(
     st.builds(Pace, st.integers(1, 4), st.integers(1, 4), st.integers(1, 3)), min_size=1, max_size=6
@@ -330,6 +332,8 @@ def test_paces_that_cannot_be_tried_are_refused(paces: list[Pace]) -> None:
         {"rounds": 0},
         {"theta": 0},
         {"eta": -1.0},
+        {"round_seconds": -1.0},
+        {"round_seconds": float("inf")},
         {"threshold": float("nan")},
         {"trial_rounds": None},
     ],

@@ -1,6 +1,7 @@
 """Trials of paces at once: who is in which group, what a pace gains, and that the state is read back as it was."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -97,6 +98,16 @@ def test_a_search_by_hand() -> None:
     assert chosen.paces == (FAST, SLOW)
     assert not chosen.searching
     assert chosen.labelling(FAST) == 1  # the labels of trials are not kept
+
+
+@given(st.floats(0.0, 1e3))
+def test_the_cost_of_a_round_counts_for_every_pace(round_seconds: float) -> None:
+    rules = replace(RULES, round_seconds=round_seconds)
+    search = begin_wave(new_search([SLOW, FAST], rules), ((0,), (1, 2), (3, 4)), 0.5)
+    chosen, told = end_wave(went_on(went_on(search)), [0.6, 0.62, 0.7], inference=3.0, training=2.0)
+    assert told["aug_e"] == pytest.approx([0.01 / (4.0 + round_seconds), 0.05 / (10.0 + round_seconds)])
+    chosen, told = after_round(replace(chosen, accuracies=(0.7, 0.7)), 0.8, 3.0, 2.0, left=9)
+    assert told["aug_e"] == pytest.approx(0.05 / (3.0 * 2 + 0.5 * 2.0 * 4 + round_seconds))
 
 
 def test_of_paces_that_gain_nothing_the_one_that_loses_least_wins() -> None:

@@ -25,11 +25,11 @@ class PaceSearchRules:
         threshold: s: a new search begins where AUG-E falls below.
         window: Number of rounds over which AUG-E is computed between searches.
         theta: Weight of training against labelling in AUG-E.
-        round_seconds: Seconds of a round without labelling, which AUG-E counts as cost of each pace.
         eta: Scale of AUG-E.
         max_searches: Maximum number of searches after the first.
         rounds: Number of rounds of the whole run, trials included; a search that would not end before is not begun.
             None where it is not known.
+        round_seconds: Seconds of a round without labelling, which AUG-E counts as a cost of each pace.
 
     Raises:
         ConfigError: A number is out of its range.
@@ -40,10 +40,10 @@ class PaceSearchRules:
     threshold: float = 0.0
     window: int = 5
     theta: float = 1.0
-    round_seconds: float = 0.0
     eta: float = 1.0
     max_searches: int = 2
     rounds: int | None = None
+    round_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse numbers out of range."""
