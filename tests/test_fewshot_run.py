@@ -564,7 +564,7 @@ def test_the_names_of_runs_depend_on_how_a_search_judges_only_where_there_is_one
 
 def test_one_gold_label_cannot_train_and_judge(experiment: Make, tmp_path: Path) -> None:
     changes = {"fewshot": FEW | {"gold": 1, "pacing": "search"}, "num_rounds": 90}
-    with pytest.raises(ConfigError, match="half of the gold labels judge the paces"):
+    with pytest.raises(ConfigError, match="half of each class's gold labels judge the paces"):
         fednlp.run(experiment(changes), tmp_path / "run")
 
 

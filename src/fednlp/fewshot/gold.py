@@ -68,17 +68,21 @@ class GoldLabels:
 
 
 def every_second(owners: IntArray, labels: IntArray) -> NDArray[np.bool_]:
-    """Return which gold labels are held out of training, bool (G,): half of each class, to one label, over all clients.
+    """Return which gold labels are held out of training, bool (G,): half of each class, over all clients, rounded down.
+
+    So the only gold label of a class is trained on.
 
     Args:
         owners: int64 (G,), the client of each gold label.
         labels: int64 (G,), the labels.
 
-    >>> every_second(np.array([0, 0, 3, 7]), np.array([1, 0, 1, 0])).tolist()
-    [False, False, True, True]
+    >>> every_second(np.array([0, 0, 3, 7, 9]), np.array([1, 0, 1, 0, 2])).tolist()
+    [False, False, True, True, False]
     """
+    order = np.lexsort((owners, labels))
+    first = np.searchsorted(labels[order], labels[order])  # where the class of each begins
     held = np.zeros(len(owners), dtype=bool)
-    held[np.lexsort((owners, labels))[1::2]] = True
+    held[order] = (np.arange(len(order)) - first) % 2 == 1
     return held
 
 

@@ -82,8 +82,8 @@ class PaceTrials:
         self._keep(search)
         if self._by_gold and not self._held.any():
             raise ConfigError(
-                "half of the gold labels judge the paces and the other half train in trials: have two of them at "
-                "least, or say how many labelled texts the server has, fewshot.validation = 128"
+                "half of each class's gold labels judge the paces and the other half train in trials: have two of one "
+                "class at least, or say how many labelled texts the server has, fewshot.validation = 128"
             )
         require_time(search, self._idle(self.train_sizes()))
 

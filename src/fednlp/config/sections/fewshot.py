@@ -19,9 +19,9 @@ class Fewshot(Section):
     have, as the authors' code does; this reads hidden labels, and is for simulations. A search tries the paces of
     ``pace_grid``, and is repeated ``max_searches`` times at most.
     Its ``trials`` are at once on groups of idle clients, or one after the other. They are judged by ``validation``
-    labelled texts that the server has, or with 0 by half of the gold labels, which are held out; by the mean
-    probability of the true labels, or by the accuracy (``trial_score``). A gain is divided by what the whole round
-    costs, or by what its labels cost alone (``trial_cost``).
+    labelled texts that the server has, or with 0 by half of the gold labels of each class, which are held out; by the
+    mean probability of the true labels, or by the accuracy (``trial_score``). A gain is divided by what the whole
+    round costs, or by what its labels cost alone (``trial_cost``).
     ``filter_ratio`` is the share of each client's texts that a ``filter`` leaves to be labelled.
     ``noisy_client_fraction`` of the clients with gold labels have wrong ones; ``detect_label_noise`` takes the gold
     labels of suspected clients for unlabelled.
