@@ -488,7 +488,7 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
     lines = lines_of(run)
     last = max(line["round"] for line in lines if line["pacing"]["phase"] == "trial")
     held = set.union(*judged.values())
-    assert len(held) == lines[0]["labels"]["gold"] // 2
+    assert 0 < len(held) <= lines[0]["labels"]["gold"] // 2
     assert all(trained[number] for number in range(1, last + 1))
     assert not any(trained[number] & held for number in range(1, last + 1))
     assert set.union(*(trained[number] for number in range(last + 1, len(lines) + 1))) & held
