@@ -18,7 +18,7 @@ import pytest
 
 from fednlp.config import Experiment, parse
 from fednlp.hubs.cache import cache_dir
-from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess
+from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess, kept_workers
 from fednlp.simulation.run_dir import RunDir
 
 # No test measures time: a slow machine is no failure.
@@ -223,6 +223,13 @@ def started_workers(monkeypatch: pytest.MonkeyPatch) -> list[WorkerProcess]:
     return started
 
 
+@pytest.fixture(scope="module")
+def same_workers() -> Iterator[None]:
+    """The runs of a module, one after the other, have the same worker processes, as those of a comparison."""
+    with kept_workers():
+        yield
+
+
 def timeless(value: Any) -> Any:
     """Return nested values without the time that things took."""
     if isinstance(value, dict):
@@ -307,6 +314,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def same_for_two_workers_and_a_resume(
+    same_workers: None,
     experiment: Make,
     outcome: Callable[[Path | RunDir], dict[str, Any]],
     stopping: Callable[..., AbstractContextManager[Any]],

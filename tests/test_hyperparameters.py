@@ -18,6 +18,7 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.partition import Partition
+from fednlp.runtime.worker_process import WorkerProcess
 from fednlp.simulation.halving import best, stages, total_rounds
 from fednlp.simulation.hyperparameters import SearchResult, doubts, tune, tuning_table
 from fednlp.simulation.run_dir import RunDir
@@ -315,6 +316,18 @@ def test_a_choice_at_an_end_or_among_equals_is_doubted(
     candidates = tuple(Candidate({"rate": value}, experiment(), Path("none")) for value in tried)
     search = MethodSearch("fedavg", len(tried), (), candidates, ())
     assert doubts(SearchResult(search, tuple(scores), {"rate": chosen}, "accuracy")) == reasons
+
+
+def test_trials_and_compared_runs_have_the_same_workers(
+    experiment: Make, tmp_path: Path, started_workers: list[WorkerProcess]
+) -> None:
+    """Those of a search, whose trials pause, and those of the comparison after it; none of them stays behind."""
+    two = config.with_settings(experiment(), {"runtime.workers": 2})
+    tune(two, ["fedavg"], RATES, tmp_path / "trials", rounds=2)
+    assert len(started_workers) == 1
+    fednlp.compare(two, ["fedavg", "fedprox"], out=tmp_path / "cmp")
+    assert len(started_workers) == 2
+    assert not any(worker.alive for worker in started_workers)
 
 
 def test_the_choice_is_compared(experiment: Make, tmp_path: Path) -> None:

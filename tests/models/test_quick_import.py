@@ -12,6 +12,7 @@ import tomli_w
 
 import fednlp
 from fednlp.models.quick_import import SWITCH, quick_imports
+from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess
 
 HEAVY = (
     "accelerate",
@@ -195,3 +196,16 @@ def test_adapters_train_in_two_workers_of_the_command_line(
         folder / "checkpoint" / "state.safetensors" for folder in (tmp_path / "quick", usual.folder)
     )
     assert quick.read_bytes() == expected.read_bytes()
+
+
+def test_a_worker_imports_quickly_unless_the_environment_says_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever started it, for nothing of the user's runs in it."""
+    given = []
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: given.append(env[SWITCH]))
+    monkeypatch.delenv(SWITCH, raising=False)
+    WorkerProcess(WorkerCommand(1, "none:none", 1, ()))._log.close()
+    monkeypatch.setenv(SWITCH, "0")
+    WorkerProcess(WorkerCommand(1, "none:none", 1, ()))._log.close()
+    assert given == ["1", "0"]

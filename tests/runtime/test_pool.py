@@ -14,7 +14,7 @@ from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.runtime.messages import EvaluateRequest, LabelRequest, Labels, ProbabilitiesRequest
 from fednlp.runtime.pool import Pool
-from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess, started_ahead
+from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess, kept_workers, started_ahead
 
 from .counting import Counting
 
@@ -78,20 +78,21 @@ def test_what_is_published_reaches_every_worker(workers: int, monkeypatch: pytes
         assert made.do([TrainRequest(0, 1, 0.5)])[0].metrics["model"] == 7.0
 
 
-def test_a_worker_that_is_killed_is_named_with_its_signal(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        pool(2, monkeypatch) as (made, _),
-        pytest.raises(RunError, match=r"died \(signal SIGKILL.*smaller runtime\.workers"),
-    ):
-        ask_all(made, EvaluateRequest(0, 0))
-
-
-def test_a_worker_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    with (
-        pool(2, monkeypatch) as (made, _),
-        pytest.raises(RunError, match="a worker process failed: ValueError: out of cheese"),
-    ):
-        ask_all(made, ProbabilitiesRequest([]))
+@pytest.mark.parametrize(
+    ("request_", "why"),
+    [
+        (EvaluateRequest(0, 0), r"died \(signal SIGKILL.*smaller runtime\.workers"),
+        (ProbabilitiesRequest([]), "a worker process failed: ValueError: out of cheese"),
+    ],
+    ids=["killed", "failed"],
+)
+def test_a_worker_that_does_not_answer_says_why_and_is_not_kept(
+    request_: Any, why: str, started_workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with kept_workers():
+        with pool(2, monkeypatch) as (made, _), pytest.raises(RunError, match=why):
+            ask_all(made, request_)
+        assert not started_workers[0].alive
 
 
 def test_a_worker_that_cannot_be_built_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,7 +107,7 @@ def test_nothing_of_a_pool_stays_behind(monkeypatch: pytest.MonkeyPatch, tmp_pat
     """Neither processes nor files nor torch's threads."""
     monkeypatch.setattr("fednlp.runtime.shared.tempfile.gettempdir", lambda: str(tmp_path))
     threads = torch.get_num_threads()
-    with pool(3, monkeypatch) as (made, _):
+    with pool(2, monkeypatch) as (made, _):
         made.do([TrainRequest(0, 1, 0.5)])
         assert made._scratch is None  # the files have no names any more
         children = [child._process for child in made._children]
@@ -134,3 +135,33 @@ def test_a_pool_takes_the_workers_that_were_started_ahead(
     assert all(child._process.poll() is not None for child in started_workers)
     with Pool(2, "counting:build") as made:
         assert made._children[0] is started_workers[4]
+
+
+def test_pools_take_the_workers_that_are_kept(
+    started_workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin anew: with their total, with the time that they measure, and with what was published."""
+    with kept_workers():
+        for count, spent in ((2, "imports"), (1, ""), (2, "")):
+            with pool(count, monkeypatch) as (made, _), kept_workers():
+                assert not any(child.spent for child in made._children)
+                answers = made.do([TrainRequest(client, 1, 0.5) for client in range(MANY)])
+                assert all(answer.metrics["model"] == 0.0 for answer in answers)
+                assert int(made.total) == sum(range(MANY))
+                made.publish("model", torch.ones(4))
+                assert all((child.spent["imports"] > 0) == (spent == "imports") for child in made._children)
+            assert len(started_workers) == 1
+            assert all(worker.alive for worker in started_workers)
+    assert not any(worker.alive for worker in started_workers)
+
+
+def test_a_worker_that_is_still_at_work_is_not_kept(
+    started_workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(done: int) -> None:
+        raise KeyboardInterrupt
+
+    with kept_workers():
+        with pytest.raises(KeyboardInterrupt), pool(2, monkeypatch) as (made, _):
+            made.do([TrainRequest(client, 1, 0.5) for client in range(MANY)], stop)
+        assert not started_workers[0].alive

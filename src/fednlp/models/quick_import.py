@@ -2,8 +2,8 @@
 
 A modelling module of transformers brings torch's compiler, sharded tensors and sympy with it, accelerate, which lays a
 model over devices, and scipy for the losses of object detection. Training on texts calls none of these. The commands of
-fednlp and their workers ask for the quick import by ``FEDNLP_QUICK_IMPORT=1``; a process of the user's own, such as a
-notebook, is left as it is.
+fednlp and all worker processes ask for the quick import by ``FEDNLP_QUICK_IMPORT=1``; a process of the user's own, such
+as a notebook, is left as it is.
 """
 
 import os

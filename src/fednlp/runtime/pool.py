@@ -23,7 +23,7 @@ from fednlp.runtime.message_json import from_json, to_json
 from fednlp.runtime.messages import Request
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
-from fednlp.runtime.worker_process import WorkerCommand, start_worker
+from fednlp.runtime.worker_process import WorkerCommand, let_go, start_worker
 
 
 class Pool:
@@ -142,10 +142,10 @@ class Pool:
             self._scratch = None
 
     def close(self) -> None:
-        """Stop the workers, remove the shared files, and give torch its threads back."""
+        """Let the workers go, remove the shared files, and give torch its threads back."""
         torch.set_num_threads(self._threads_before)
         for child in self._children:
-            child.stop()
+            let_go(child)
         self._children = []
         if self._counter is not None:
             self._counter.close()

@@ -9,13 +9,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 import torch
 
 from fednlp.clock import IDLE, IMPORTS, MESSAGES, MODEL, Clock, process_began, running, timed
+from fednlp.runtime.allocator import release_freed_memory
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.message_json import from_json, to_json
 from fednlp.runtime.shared import Counter, SharedRoom
@@ -36,12 +37,8 @@ def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:
 
 
 def main(factory: str, threads: int, preload: Sequence[str]) -> None:
-    """Answer requests until the pool closes the pipe; each answer says where the time went so far."""
-    with running(Clock(IMPORTS, process_began())) as clock:
-        _serve(clock, factory, threads, preload)
-
-
-def _serve(clock: Clock, factory: str, threads: int, preload: Sequence[str]) -> None:
+    """Answer the requests of one run after the other until the pool closes the pipe."""
+    clock = Clock(IMPORTS, process_began())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints goes to the log, not among the answers
@@ -53,17 +50,36 @@ def _serve(clock: Clock, factory: str, threads: int, preload: Sequence[str]) -> 
         importlib.import_module(module)
     clock.switch(MESSAGES)
     messages = _messages(parent)
-    setup = next(messages, None)
-    if setup is None:
-        return
+    with running(clock):
+        setup = next(messages, None)
+    while setup is not None:
+        with running(clock):
+            _serve(setup, messages, clock, build, answers, parent)
+        release_freed_memory()
+        setup = next(messages, None)
+        clock = Clock(MESSAGES)
+
+
+def _serve(
+    setup: dict[str, Any],
+    messages: Iterator[dict[str, Any]],
+    clock: Clock,
+    build: Callable[..., Worker],
+    answers: IO[bytes],
+    parent: int,
+) -> None:
+    """Answer the requests of one run; each answer says where the time of the run went so far."""
     scratch, number = Path(setup["scratch"]), setup["number"]
     with timed(MODEL):
-        worker: Worker = build(**setup["arguments"])
+        worker = build(**setup["arguments"])
     counter = Counter(scratch / "counter")
     vectors = vectors_in(worker, SharedRoom(scratch, "all"))
     total = worker.new_total(SharedRoom(scratch, str(number)))
     _answer(answers, {"results": {}})  # everything is open: the pool may remove the names
     for message in messages:
+        if "over" in message:
+            counter.close()
+            return
         results: dict[int, Any] = {}
         line: dict[str, Any] = {"results": results}
         try:

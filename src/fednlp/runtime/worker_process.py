@@ -1,7 +1,8 @@
 """A worker process as the pool sees it: started, spoken to in JSON lines, and stopped.
 
 A process takes seconds to import PyTorch. So a command can start its workers ahead (:func:`started_ahead`), before it
-imports PyTorch itself, and the pool that it opens later takes them. This module needs no PyTorch.
+imports PyTorch itself, and the pool that it opens later takes them; and several runs can have the same workers, one run
+after the other (:func:`kept_workers`). This module needs no PyTorch.
 """
 
 import json
@@ -19,6 +20,7 @@ from typing import IO, Any
 
 from fednlp.clock import IDLE, timed
 from fednlp.errors import RunError
+from fednlp.models.quick_import import SWITCH
 from fednlp.runtime.placement import WORKER
 
 
@@ -57,13 +59,35 @@ class WorkerProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env=os.environ | own,
+            env={SWITCH: "1"} | os.environ | own,  # no process of the user's own
             start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
         )
         self.command = command
         self._asked = False
+        self._unread = 0
+        self.begin()
+
+    def begin(self) -> None:
+        """Measure its time from here on: a run begins."""
         self.spent: dict[str, int] = {}
         self.until = time.monotonic_ns()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process has not ended."""
+        return self._process.poll() is None
+
+    def end_run(self) -> bool:
+        """Have the worker forget its run and wait for another; return whether it can."""
+        if self._unread or not self.alive:
+            return False
+        if self._asked:
+            try:
+                self.send({"over": True})
+            except RunError:  # it has just died
+                return False
+            self._asked, self._unread = False, 0
+        return True
 
     def send(self, message: dict[str, Any]) -> None:
         """Send a message.
@@ -73,6 +97,7 @@ class WorkerProcess:
         """
         assert self._process.stdin is not None
         self._asked = True
+        self._unread += 1
         try:
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
@@ -93,6 +118,7 @@ class WorkerProcess:
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
             raise RunError(f"a worker process failed: {message['error']}")
+        self._unread -= 1
         if "spent" in message:
             self.spent, self.until = message["spent"], message["until"]
         results: dict[str, Any] = message["results"]
@@ -138,11 +164,40 @@ def started_ahead(commands: Iterable[WorkerCommand]) -> Iterator[None]:
             process.stop()
 
 
+_kept: ContextVar[list[WorkerProcess] | None] = ContextVar("kept", default=None)
+
+
+@contextmanager
+def kept_workers() -> Iterator[None]:
+    """Have the pools of the block, one after the other, take the same worker processes; they are stopped at its end."""
+    if _kept.get() is not None:  # until the end of the block around this one
+        yield
+        return
+    processes: list[WorkerProcess] = []
+    token = _kept.set(processes)
+    try:
+        yield
+    finally:
+        _kept.reset(token)
+        for process in processes:
+            process.stop()
+
+
 def start_worker(command: WorkerCommand) -> WorkerProcess:
-    """Return a worker process: the one that was started ahead by the same command, or else a new one."""
-    ahead = _ahead.get() or []
-    for process in ahead:
-        if process.command == command:
-            ahead.remove(process)
-            return process
+    """Return a worker process: one that was started ahead by the same command or was kept, or else a new one."""
+    for processes in (_ahead.get() or [], _kept.get() or []):
+        for process in processes:
+            if process.command == command and process.alive:
+                processes.remove(process)
+                process.begin()
+                return process
     return WorkerProcess(command)
+
+
+def let_go(process: WorkerProcess) -> None:
+    """Take a worker process back from a pool: keep it if its like are kept, or else stop it."""
+    kept = _kept.get()
+    if kept is not None and process.end_run():
+        kept.append(process)
+    else:
+        process.stop()

@@ -10,6 +10,7 @@ from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.units import plural
+from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.run import resume, run
@@ -143,6 +144,7 @@ def check_methods(algorithms: list[str], baselines: list[str]) -> list[str]:
     return methods
 
 
+@kept_workers()
 def compare(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     algorithms: list[str],

@@ -20,6 +20,7 @@ from fednlp.formatting.units import is_share, metric_title, metric_value
 from fednlp.reports.client_tensors import keeps_tensors
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
+from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.halving import Stage, best
 from fednlp.simulation.run import resume, run
@@ -46,6 +47,7 @@ class SearchResult:
     metric: str
 
 
+@kept_workers()
 def tune(
     experiment: Experiment | Mapping[str, Any] | str | Path,
     methods: Sequence[str],

@@ -1,4 +1,7 @@
-"""The profile of a run: where the time of each worker went, from the start of its process to the end of the run."""
+"""The profile of a run: where the time of each worker went until the end of the run.
+
+It begins with the worker's process, or with the run where the process has served another one before.
+"""
 
 import time
 

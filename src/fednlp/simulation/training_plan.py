@@ -23,6 +23,7 @@ from fednlp.fewshot.depth_capacity import (
     monotonicity_violations,
     search_plans,
 )
+from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.components import Log
 from fednlp.simulation.plan_estimation import PlanCost, PlanEstimator
@@ -148,6 +149,7 @@ def selection_text(planned: PlanSearchResult) -> str:
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
 
 
+@kept_workers()
 def find_training_plan(
     experiment: Experiment, limits: PlanLimits, log: Log, on_progress: OnProgress
 ) -> PlanSearchResult:
