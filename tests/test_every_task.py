@@ -92,6 +92,8 @@ WITHOUT_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0
 SMALL = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
 SMALL |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 SUMMED = {"evaluation": {"federated": True}}
+
+pytestmark = pytest.mark.usefixtures("same_workers")
 CASES = {
     "tagging": Case("token-classification", tagged, "f1", "anna word1 berlin"),
     "answering": Case("question-answering", asked, "f1", "who word1", {"context": "word1 anna word2"}),

@@ -40,6 +40,8 @@ Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
 
+pytestmark = pytest.mark.usefixtures("same_workers")
+
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"algorithm.name": "fedavg", "client.optimizer": "sgd", "client.learning_rate": 0.1},
     "fedprox": {"algorithm.name": "fedprox", "algorithm.mu": 0.5},

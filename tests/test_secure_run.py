@@ -30,6 +30,8 @@ from fednlp.simulation.run_dir import RunDir
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
+
+pytestmark = pytest.mark.usefixtures("same_workers")
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
 METHODS: dict[str, dict[str, Any]] = {

@@ -37,6 +37,8 @@ Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
 
+pytestmark = pytest.mark.usefixtures("same_workers")
+
 METHODS: dict[str, dict[str, Any]] = {
     "frozen": {"model.train": {"frozen": ["embeddings", "layer.0"]}},
     "bias": {"model.train": ["bias", "head"], "algorithm.name": "fedadam"},

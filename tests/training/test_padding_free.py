@@ -21,6 +21,8 @@ from fednlp.training import gradient_in_place
 from fednlp.training.padding_free import find_padding_free
 
 Make = Callable[..., Experiment]
+
+pytestmark = pytest.mark.usefixtures("same_workers")
 PADDING, WORDS = 1, 40
 SIZES = {
     "vocab_size": WORDS,

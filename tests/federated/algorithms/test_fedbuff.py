@@ -33,6 +33,8 @@ Make = Callable[..., config.Experiment]
 Outcome = Callable[[Any], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
 
+pytestmark = pytest.mark.usefixtures("same_workers")
+
 
 # The clock
 

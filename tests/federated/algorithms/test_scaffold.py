@@ -27,6 +27,8 @@ from fednlp.training.model_layout import layout_of
 from .written_out import UNLIKE_SIZES, Tensors, assert_close, assert_ends_alike, loss_of, rows_of, start
 
 Make = Callable[..., Experiment]
+
+pytestmark = pytest.mark.usefixtures("same_workers")
 SETTINGS = UNLIKE_SIZES | {"algorithm.name": "scaffold", "client.learning_rate": 0.5}
 
 
