@@ -28,6 +28,8 @@ from fednlp.simulation.gold_labels import gold_labels_of
 from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.usefixtures("same_workers")
+
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
