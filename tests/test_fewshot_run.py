@@ -21,6 +21,7 @@ from fednlp.partition import Partition
 from fednlp.partition.draws import largest_remainder
 from fednlp.reports import write_report
 from fednlp.runtime.pool import Pool
+from fednlp.simulation import pace_trials
 from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.central_labels import READS_HIDDEN_LABELS
 from fednlp.simulation.components import open_data
@@ -551,16 +552,71 @@ def test_a_search_counts_what_a_round_costs_without_labels(experiment: Make, tmp
     assert added == pytest.approx([expected] * len(added), rel=1e-2)  # gains are written with six decimals
 
 
+TX2 = {"device": "jetson-tx2"}
+HEAD: dict[str, Any] = {"model.train": {"shared": ["head"], "rest": "frozen"}}
+
+
+@pytest.mark.parametrize(
+    ("costs", "plan", "kind", "expected"),
+    [
+        (TX2, {}, "round", "seconds"),
+        ({}, {}, "round", "units"),
+        ({"bandwidth_up": 0.01, "bandwidth_down": 0.02}, {}, "round", "units"),
+        (TX2, HEAD, "round", "units"),
+        (TX2 | {"bandwidth_up": 0.01, "bandwidth_down": 0.02}, HEAD, "round", "messages"),
+        (TX2 | {"bandwidth_up": 0.01, "bandwidth_down": 0.02}, HEAD, "labels", "nothing"),
+    ],
+)
+def test_the_cost_of_a_round_by_hand(
+    experiment: Make,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    costs: Any,
+    plan: Any,
+    kind: str,
+    expected: str,
+) -> None:
+    """A round and its labels are both in seconds, or both in units; with the head alone, each text runs once."""
+    told: list[tuple[float, tuple[float, float]]] = []
+    golds: list[Any] = []
+
+    def spied(context: Any, fewshot: Any, holder: Any, costs: Any) -> Any:
+        rules = search_rules(context, fewshot, holder, costs)
+        told.append((rules.round_seconds, costs.units))
+        golds.append(holder.gold)
+        return rules
+
+    search_rules = pace_trials.search_rules
+    monkeypatch.setattr(pace_trials, "search_rules", spied)
+    method = METHODS["search by gold labels"]
+    few = method["fewshot"] | {"trial_cost": kind, "gamma": 1.0}  # clients have unlike numbers of gold labels
+    epochs = {"client.max_steps": -1, "client.num_train_epochs": 2, "client.per_device_train_batch_size": 1}
+    plain = method | plan | epochs | {"costs": costs, "fewshot": few}
+    fednlp.run(experiment(plain), tmp_path / "run")
+    (whole, (training, labelling)), gold = told[0], golds[0]
+    steps = 2 * gold[gold > 0].mean()
+    assert gold[gold > 0].std() > 0
+    if expected in ("units", "nothing"):
+        assert (training, labelling) == (3.0, 1.0)
+        assert whole == (pytest.approx(3 * steps) if expected == "units" else 0)
+    elif expected == "seconds":
+        assert training > labelling > 0
+        assert whole == pytest.approx(training * steps)
+    else:
+        assert training == labelling == 0
+        once = plain | {"fewshot": few | {"pacing": "none"}, "num_rounds": 1}
+        line = lines_of(fednlp.run(experiment(once), tmp_path / "plain"))[0]
+        assert whole == pytest.approx(line["seconds_sending"])
+
+
 def test_the_names_of_runs_depend_on_how_a_search_judges_only_where_there_is_one(experiment: Make) -> None:
-    """Runs from before the keys go by their names: those without a search, and those that judge as the paper does."""
     few = FEW | {"pacing": "static"}
     assert not {"trial_score", "trial_cost"} & {*canonical(experiment({"fewshot": few}))["fewshot"]}
     search = FEW | {"pacing": "search"}
     paper = search | {"trial_score": "accuracy", "trial_cost": "labels"}
-    assert not {"trial_score", "trial_cost"} & {*canonical(experiment({"fewshot": paper}))["fewshot"]}
     assert differences(experiment({"fewshot": paper}), experiment({"fewshot": search})) == [
-        "fewshot.trial_cost: None -> round",
-        "fewshot.trial_score: None -> probability",
+        "fewshot.trial_cost: labels -> round",
+        "fewshot.trial_score: accuracy -> probability",
     ]
 
 

@@ -10,8 +10,6 @@ _LATER = (
     ("evaluation", "server_model", False),
     ("exchange", "send", "updates"),
     ("fewshot", "label_counts", "model"),
-    ("fewshot", "trial_cost", "labels"),
-    ("fewshot", "trial_score", "accuracy"),
     ("partition", "test_sets", "assigned"),
     ("pull", "norm", "l2"),
     ("pull", "embeddings", "chosen"),
@@ -22,7 +20,7 @@ _LATER = (
 """Keys that came later, and their defaults: runs from before there was the key go by the same name."""
 
 _SEARCH = ("trial_cost", "trial_score")
-"""Keys of ``[fewshot]`` that came later, of a search for a pace alone."""
+"""Keys of ``[fewshot]`` that came later, and decide nothing without a search for a pace."""
 
 
 def canonical(experiment: Experiment) -> dict[str, Any]:

@@ -23,23 +23,33 @@ _KEPT = "fewshot.kept"
 
 
 class PaceCosts:
-    """The seconds of labelling and of training that a search divides gains by, means over all clients' devices.
+    """The seconds of labelling, of training and of a round that a search divides gains by, means over clients' devices.
+
+    Where no device is known, or nothing that counts takes any of its time, they are units of a forward pass.
 
     Args:
         context: The run.
+        whole_round: Whether what a round costs without labelling counts.
 
     Attributes:
-        units: Seconds per example of training and of labelling; without a device, in units of a forward pass.
+        units: Seconds per example of training and of labelling, or units.
+        fleet: The devices; None where they are units.
     """
 
-    def __init__(self, context: RunContext) -> None:
-        self.units = _UNITS
+    def __init__(self, context: RunContext, *, whole_round: bool) -> None:
         self.context, self.batch = context, context.worker.options.examples_per_step
-        self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
-        if self.fleet is not None:  # means over all clients: a pace is not judged by the devices that it drew
-            training, inference = self.fleet.mean_training(), self.fleet.mean_inference()
-            if training and inference:
-                self.units = training, inference
+        self.whole_round = whole_round
+        self.units, self.fleet = _UNITS, None
+        fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
+        if fleet is None:
+            return
+        # Means over all clients: a pace is not judged by the devices that it drew.
+        training, inference = fleet.mean_training(), fleet.mean_inference()
+        if training is None or inference is None:
+            return
+        sends = context.experiment.costs.bandwidth_up or context.experiment.costs.bandwidth_down
+        if (training and inference) or (whole_round and sends):
+            self.units, self.fleet = (training, inference), fleet
 
     def of(self, candidates: NDArray[np.int64]) -> tuple[float, float]:
         """Return l_i, the mean seconds of one client's labelling, and l_t, the seconds of one training batch.
@@ -53,11 +63,13 @@ class PaceCosts:
     def of_a_round(self, labels: NDArray[np.int64]) -> float:
         """Return the seconds of a round without labelling: messages and local steps, the mean over clients with labels.
 
-        Without a device it is the local steps alone.
+        Without a device it is the local steps alone; 0 if it does not count.
 
         Args:
             labels: int64 (clients,), labelled examples of each client.
         """
+        if not self.whole_round:
+            return 0.0
         context, algorithm = self.context, self.context.worker.algorithm
         examples = examples_of_round(context.experiment, algorithm, labels)
         seconds = examples * self.units[0]
@@ -105,7 +117,7 @@ def search_rules(
         threshold=fewshot.threshold,
         window=fewshot.window,
         theta=max(candidates, 1.0) / (100 * context.worker.options.examples_per_step),
-        round_seconds=costs.of_a_round(holder.gold) if fewshot.trial_cost == "round" else 0.0,
+        round_seconds=costs.of_a_round(holder.gold),
         max_searches=fewshot.max_searches,
         rounds=context.experiment.num_rounds,
     )
@@ -129,7 +141,7 @@ class PaceSearch:
         assert context.experiment.fewshot is not None
         self.context, self.judge, self.fewshot = context, judge, context.experiment.fewshot
         require_shared(context)
-        self.costs = PaceCosts(context)
+        self.costs = PaceCosts(context, whole_round=self.fewshot.trial_cost == "round")
 
     def begin(self) -> None:
         """Begin the search, or continue the one of a resumed run."""

@@ -62,7 +62,7 @@ class PaceTrials:
         assert context.experiment.fewshot is not None
         require_shared(context)
         self.context, self.judge, self.fewshot = context, judge, context.experiment.fewshot
-        self.costs = PaceCosts(context)
+        self.costs = PaceCosts(context, whole_round=self.fewshot.trial_cost == "round")
         # The runtime keeps what is published where the run's model lies, and the groups' models are published too.
         context.state.params = context.state.params.clone()
 
