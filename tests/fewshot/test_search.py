@@ -245,12 +245,19 @@ def test_a_whole_search_by_hand() -> None:
         (fast, 6, 3, 2.0, None, None),  # the last trial was the best: nothing is put back
         (fast, 7, 4, 2.0, None, None),
     ]
-    assert lines[1] == {"phase": "trial", "pace": [2, 1, 1], "iteration": 1, "aug_e": pytest.approx(0.01)}
+    assert lines[1] == {
+        "phase": "trial",
+        "pace": [2, 1, 1],
+        "iteration": 1,
+        "aug_e": pytest.approx(0.01),
+        "gains": [pytest.approx(0.015)],
+    }
     assert lines[3] == {
         "phase": "trial",
         "pace": [1, 1, 3],
         "iteration": 1,
         "aug_e": pytest.approx(0.005),
+        "gains": [pytest.approx(0.02)],
         "chosen": [2, 1, 1],
         "candidates": [[2, 1, 1], [1, 1, 3]],
         "trial_rounds": 4,
@@ -262,6 +269,7 @@ def test_a_whole_search_by_hand() -> None:
         "pace": [2, 1, 1],
         "iteration": 3,
         "aug_e": pytest.approx(-0.01),
+        "gains": [pytest.approx(-0.015)],
         "low": "the candidates are searched again",
     }
     assert lines[11]["aug_e"] == pytest.approx(-0.01)

@@ -235,8 +235,8 @@ def aug_e(
     inference_seconds: float,
     training_seconds: float,
     theta: float = 1.0,
-    round_seconds: float = 0.0,
     eta: float = 1.0,
+    round_seconds: float = 0.0,
 ) -> float:
     """Return the augment efficiency of a pace: accuracy gained for what it costs (FeS, equation 1).
 
@@ -248,8 +248,8 @@ def aug_e(
         inference_seconds: l_i: one client's labelling.
         training_seconds: l_t: one training batch.
         theta: Weight of training against labelling.
-        round_seconds: A round without labelling; 0 in the paper's equation.
         eta: Scale of the result.
+        round_seconds: A round without labelling; 0 in the paper's equation.
 
     Raises:
         ConfigError: The pace would cost nothing, or a cost is not finite.

@@ -178,9 +178,10 @@ def _tried(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
     """Continue a trial, or begin the next one where it has ended; end the search after the last."""
     if search.age < search.rules.trial_rounds:
         return search, {}
-    ended = PaceTrial(*_efficiency(search), search.accuracies[-1])
+    gained, *efficiency = _efficiency(search)
+    ended = PaceTrial(*efficiency, search.accuracies[-1])
     trials = (*(search.trials or ()), ended)
-    decision: dict[str, Any] = {"aug_e": ended.aug_e}
+    decision: dict[str, Any] = {"aug_e": ended.aug_e, "gains": [gained]}
     ranks = sorted(range(len(trials)), key=lambda i: (-trials[i].aug_e, trials[i].cost))
     newest_best = ranks[0] == len(trials) - 1
     if len(trials) < len(search.paces):
@@ -207,8 +208,8 @@ def _ran(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
     if len(search.seconds) < window:
         return search, {}
     search = replace(search, accuracies=search.accuracies[-window - 1 :], seconds=search.seconds[-window:])
-    efficiency, _ = _efficiency(search)
-    decision: dict[str, Any] = {"aug_e": efficiency}
+    gained, efficiency, _ = _efficiency(search)
+    decision: dict[str, Any] = {"aug_e": efficiency, "gains": [gained]}
     if efficiency >= rules.threshold:
         return search, decision
     if search.switches >= rules.max_searches:
@@ -220,14 +221,15 @@ def _ran(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
     return after, {**decision, "low": "the candidates are searched again"}
 
 
-def _efficiency(search: PaceSearch) -> tuple[float, float]:
-    """Return AUG-E and the cost over the recorded rounds, from the mean gain, l_i and l_t of a round."""
+def _efficiency(search: PaceSearch) -> tuple[float, float, float]:
+    """Return the mean gain, AUG-E and the cost of the recorded rounds, from the mean l_i and l_t of a round."""
     rounds = len(search.seconds)
     gained = (search.accuracies[-1] - search.accuracies[0]) / rounds
     inference = math.fsum(pair[0] for pair in search.seconds) / rounds
     training = math.fsum(pair[1] for pair in search.seconds) / rounds
-    spent = search.pace, inference, training, search.rules.theta, search.rules.round_seconds
-    return aug_e(gained, *spent, search.rules.eta), cost(*spent)
+    rules, spent = search.rules, (search.pace, inference, training, search.rules.theta)
+    efficiency = aug_e(gained, *spent, rules.eta, rules.round_seconds)
+    return gained, efficiency, cost(*spent, rules.round_seconds)
 
 
 def _reached(search: PaceSearch) -> float:

@@ -164,12 +164,10 @@ def end_wave(
     found = []
     for pace, gain, accuracy in zip(search.wave, gains[1:], accuracies[1:], strict=True):
         labellings = num_labellings(pace, rounds) / rounds
-        paid = replace(pace, f=1), inference * labellings, training, rules.theta, rules.round_seconds
-        found.append(PaceTrial(aug_e(gain - gains[0], *paid, rules.eta), cost(*paid), accuracy))
-    decision: dict[str, Any] = {
-        "aug_e": [trial.aug_e for trial in found],
-        "gains": [round(gain, 6) for gain in gains],
-    }
+        paid = replace(pace, f=1), inference * labellings, training, rules.theta
+        efficiency = aug_e(gain - gains[0], *paid, rules.eta, rules.round_seconds)
+        found.append(PaceTrial(efficiency, cost(*paid, rules.round_seconds), accuracy))
+    decision: dict[str, Any] = {"aug_e": [trial.aug_e for trial in found], "gains": gains}
     tried = (*search.tried, *found)
     if len(tried) < len(search.paces):
         return replace(search, tried=tried, groups=(), started=accuracies[0]), decision
@@ -205,8 +203,8 @@ def after_round(
     if len(recent) <= rules.window:
         return search, {}
     gained = (recent[-1] - recent[0]) / rules.window
-    spent = inference, training, rules.theta, rules.round_seconds
-    decision: dict[str, Any] = {"aug_e": aug_e(gained, pace, *spent, rules.eta)}
+    efficiency = aug_e(gained, pace, inference, training, rules.theta, rules.eta, rules.round_seconds)
+    decision: dict[str, Any] = {"aug_e": efficiency, "gains": [gained]}
     if decision["aug_e"] >= rules.threshold:
         return search, decision
     if search.switches >= rules.max_searches:
