@@ -162,6 +162,15 @@ def test_opus_corpora_are_found_by_their_names_and_blank_lines_are_counted(tmp_p
     assert data.dropped_why.count("row 2: the text in 'source' is empty") == 2
 
 
+def test_each_of_opus_domains_has_the_test_pairs_of_its_own_name(tmp_path: Path) -> None:
+    for name in ("PHP", "TED"):
+        put(tmp_path, **{f"{name}__de_to_en__de": "a\nb\n", f"{name}__de_to_en__en": "x\ny\n"})
+    put(tmp_path / "test", PHP__de_to_en__de="c\n", PHP__de_to_en__en="z\n")
+    data = load_data("domains", tmp_path)
+    assert (data.train.num_rows, data.held_out) == (4, False)
+    assert rows(data, "test", "source", "target", "domain") == [("c", "z", "PHP")]
+
+
 def test_summaries_and_replies(tmp_path: Path) -> None:
     put(tmp_path / "xsum", train__source="a\nb\n", train__target="x\ny\n")
     assert rows(load_data("xsum", tmp_path / "xsum"), "train", "source", "target") == [("a", "x"), ("b", "y")]

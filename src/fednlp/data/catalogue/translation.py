@@ -40,8 +40,9 @@ def _corpus(corpus: str) -> FromFolder:
 
 
 def _domains_folder(path: Path) -> Pair | None:
-    found = _moses(path)
-    return (joined_rows(found, "domain"), None) if found else None
+    """Open every pair of a folder; pairs in its folder ``test``, with the same names, are the test set."""
+    train, test = _moses(path), _moses(path / "test")
+    return (joined_rows(train, "domain"), joined_rows(test, "domain") if test else None) if train else None
 
 
 def _interfaces_folder(path: Path) -> Pair | None:
@@ -107,7 +108,7 @@ TRANSLATION = (
         None,
         "OPUS (Tiedemann, 2012)",
         "per corpus",
-        "pairs of files *.de-en.de and *.de-en.en (Moses), plain or as .gz",
+        "pairs of files *.de-en.de and *.de-en.en (Moses), plain or as .gz; test pairs, if any, in the folder test",
         "domain",
         _from_folder=_domains_folder,
     ),
