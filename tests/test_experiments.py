@@ -11,6 +11,7 @@ import fednlp
 from fednlp import config
 from fednlp.config.experiment_paths import matching
 from fednlp.data.catalogue import entry
+from fednlp.data.catalogue.paper_partitions import PAPER_PARTITIONS
 from fednlp.errors import ConfigError, FetchError
 from fednlp.formulations import TASKS
 
@@ -75,6 +76,21 @@ def test_table_2_has_the_papers_clients(table: str) -> None:
         loaded = config.load(name)
         optimizers = {one: config.with_method(loaded, one, 0).client.optimizer for one in loaded.variants}
         assert optimizers == {"fedavg": "sgd", "fedprox": "sgd", "fedopt": "adamw"}, name
+
+
+def test_the_full_size_of_fes_is_the_papers() -> None:
+    """Its data sets and their clients, five of them a round, and one epoch in batches of four."""
+    for name in matching(["fes-*", "fewshot*"]):
+        full = config.load(name, full=True)
+        papers = PAPER_PARTITIONS[str(full.data.name)]
+        (paper,) = (one for one in papers if one.paper.startswith("Cai et al."))
+        assert (full.partition.clients, full.clients_per_round) == (paper.clients, 5), name
+        assert (full.client.per_device_train_batch_size, full.model.max_length) == (4, 256), name
+        if name != "fes-figure6-layers":  # 118 batches, as its comment says
+            assert (full.client.max_steps, full.client.num_train_epochs) == (-1, 1), name
+        for one in full.variants:
+            prompt = config.with_method(full, one, 0).task.prompt
+            assert prompt is None or prompt.split(":")[0] == full.data.name, (name, one)
 
 
 def test_a_pattern_fits_experiments_that_come_with_fednlp(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fednlp.data.catalogue.paper_partitions import PAPER_PARTITIONS
 from fednlp.data.store import Rows
 from fednlp.errors import DataError, FetchError, MissingDependency
 from fednlp.formulations import TASKS
+from fednlp.partition.proportion_tables import read_proportions
 
 PUBLISHED = os.environ.get("FEDNLP_TEST_DATA")
 
@@ -239,21 +240,25 @@ def test_every_data_set_of_the_papers_is_known() -> None:
     }
 
 
-def test_partitions_of_the_papers_table_can_be_made_here() -> None:
-    for name, paper in PAPER_PARTITIONS.items():
+ROWS = [(name, row) for name, rows in PAPER_PARTITIONS.items() for row in rows]
+
+
+def test_partitions_of_the_papers_can_be_made_here() -> None:
+    for name, paper in ROWS:
         one = CATALOGUE[name]
         assert (one.natural is not None) or not paper.natural
         words = shlex.split(paper.options(one.natural))
+        assert bool(words) == (paper.method is not None)
         options = dict(zip(words[::2], words[1::2], strict=True))
         document = {"data": {"name": name}, "clients_per_round": 1}
         changes = [f"partition.{key.removeprefix('--')}={value}" for key, value in options.items()]
-        experiment = parse(document, overrides=changes)
-        assert experiment.partition.clients == (None if "--field" in options else paper.clients)
-    shown = info("squad")["paper_partition"]
-    assert shown is not None
-    assert shown.startswith("300 clients, 30 clusters; 97,680 training and 24,645 test examples")
-    assert info("trec")["paper_partition"] is None
-    # The table's own column "# Avg Tr.Ex."
+        partition = parse(document, overrides=changes).partition
+        if paper.proportions is not None:
+            assert partition.proportions == paper.proportions
+            assert len(read_proportions(paper.proportions).shares) == paper.clients
+        elif words:
+            assert partition.clients == (None if "--field" in options else paper.clients)
+    # The column "# Avg Tr.Ex." of the platform's table
     means = {
         "agnews": 101.48,
         "20news": 150.37,
@@ -263,8 +268,30 @@ def test_partitions_of_the_papers_table_can_be_made_here() -> None:
         "squad": 325.6,
     }
     for name, mean in means.items():
-        paper = PAPER_PARTITIONS[name]
-        assert round(paper.train / paper.clients, 2) == mean
+        (paper,) = (row for row in PAPER_PARTITIONS[name] if row.paper.startswith("Lin et al. 2021"))
+        assert round(int(paper.train or 0) / paper.clients, 2) == mean
+
+
+def test_what_each_paper_makes_of_a_data_set_is_a_line() -> None:
+    shown = info("squad")["paper_partition"]
+    assert shown is not None
+    assert shown.startswith("300 clients, 30 clusters; 97,680 training and 24,645 test examples")
+    assert info("trec")["paper_partition"] is None
+    assert info("bbc")["paper_partition"] is None
+    platform, fewshot = info("agnews")["paper_partition"].splitlines()
+    assert platform.startswith("1,000 clients; 101,480 training and 26,120 test examples (Lin et al. 2021")
+    assert fewshot.startswith("100 clients, label shift with alpha = 1; 120k training and 7.6k test examples")
+    shown = info("qqp")["paper_partition"].splitlines()
+    assert [line.split(",")[0] for line in shown] == ["3 clients", "10 clients"]
+    assert "10k training and 2k test examples" in info("gigaword")["paper_partition"]
+    assert "train_size = 50000" in info("ontonotes")["paper_partition"]
+    assert info("ubuntu")["paper_partition"] == (
+        "one of 5 clients; 13,246 training and 2,000 test examples; 96,355 words of German (13,515 different), "
+        "90,839 words of English (9,234 different) (Passban et al. 2022, Table 1 and section 5.1)"
+    )
+    corpora = ("wmt", "opensubtitles", "ted", "php", "ubuntu")
+    (joint,) = PAPER_PARTITIONS["domains"]
+    assert joint.train == sum(int(PAPER_PARTITIONS[name][0].train or 0) for name in corpora)
 
 
 def loaded(name: str) -> Any:
@@ -333,9 +360,3 @@ def test_the_page_on_data_lists_every_entry_as_it_is() -> None:
         ]
         assert f"| {' | '.join(cells)} |" in page
         assert f"| `{entry.name}` | {entry.files} |" in page
-
-
-def test_papers_partitions_are_of_known_data_sets() -> None:
-    assert set(CATALOGUE) >= set(PAPER_PARTITIONS)
-    assert "train_size = 50000" in str(info("ontonotes")["paper_partition"])
-    assert info("bbc")["paper_partition"] is None

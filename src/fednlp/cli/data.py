@@ -91,7 +91,8 @@ def informed(
     if known:
         width = max(map(len, known))
         for key, value in known.items():
-            print(f"{key:<{width}}  {'' if value is None else value}")
+            lines = "" if value is None else str(value).replace("\n", "\n" + " " * (width + 2))
+            print(f"{key:<{width}}  {lines}")
     if found:
         print(("\n" if known else "") + clean_lines(found.page()))
 

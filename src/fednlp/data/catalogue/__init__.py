@@ -70,9 +70,9 @@ def info(name: str) -> dict[str, Any]:
 
     Returns:
         The public attributes of :class:`Entry`; ``how`` and where it is ``fetched``; ``packages`` with their
-        versions; ``paper_partition``: those of FedNLP's papers, in words; ``cached``:
-        whether its pinned files lie in the cache, and ``counts`` of its examples there,
-        both None where that is not known without reading it.
+        versions; ``paper_partition``: what the papers make of it, in words, a line each;
+        ``cached``: whether its pinned files lie in the cache, and ``counts`` of its examples
+        there, both None where that is not known without reading it.
 
     Raises:
         DataError: There is none of that name; with the nearest.
