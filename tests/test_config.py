@@ -546,7 +546,9 @@ def test_an_override_by_a_method_of_ones_own_keeps_the_number_of_clients(tmp_pat
     assert found.partition.given() == {"clients": 4, "size": 2}
 
 
-@pytest.mark.parametrize("name", ["fedavg", "fedadam", "ditto", "centralised", "chained", "local"])
+@pytest.mark.parametrize(
+    "name", ["fedavg", "fedadam", "ditto", "centralised", "chained", "local", "majority"]
+)
 def test_what_is_resolved_may_be_resolved_again(name: str) -> None:
     """As a comparison does: it checks all runs before the first begins."""
     once = config.parse({"data": {"name": "20news"}, "algorithm": {"name": name}}).resolved()

@@ -43,7 +43,9 @@ def compare(
             "fedavg,fedprox,fedopt, if left out."
         ),
     ] = None,
-    baselines: Annotated[str, typer.Option(help="Of centralised, chained, local, with commas between.")] = "",
+    baselines: Annotated[
+        str, typer.Option(help="Of centralised, chained, local, majority, with commas between.")
+    ] = "",
     seeds: Annotated[int, typer.Option(help="How many seeds, from the experiment's own upwards.")] = 1,
     changes: Annotated[list[str] | None, _SET] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,

@@ -4,8 +4,12 @@ from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import GIVEN, Client, Server
 from fednlp.formatting.units import plural
 
-WITHOUT_ROUNDS = ("chained", "local")
-"""Baselines in which a client trains once, for all of its rounds."""
+WITHOUT_ROUNDS = {
+    "chained": "in chained each client trains once",
+    "local": "in local each client trains once",
+    "majority": "majority trains nothing",
+}
+"""Baselines in which a client trains once, for all of its rounds, or never, each with these words."""
 _KEYS = ("round_schedule", "warmup_rounds", "minimum_rate")
 CONSTANT = {key: Client.model_fields[key].default for key in _KEYS}
 """The settings of a rate that is the same in all rounds."""
@@ -24,7 +28,7 @@ def _unused(experiment: ExperimentFields) -> list[str]:
     method = experiment.algorithm.name
     if method in WITHOUT_ROUNDS:
         return [
-            f"client.{key} is over the rounds of a federation, and in {method} each client trains once: leave it out"
+            f"client.{key} is over the rounds of a federation, and {WITHOUT_ROUNDS[method]}: leave it out"
             for key in _set(experiment.client)
         ]
     if method == GIVEN:

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import Tensor, nn
 
 from fednlp.config import Experiment
-from fednlp.config.sections import BASELINES
+from fednlp.config.sections import BASELINES, WITHOUT_MODEL
 from fednlp.config.values import algorithm_of
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
@@ -148,7 +148,7 @@ def _require_kept(run: RunDir, experiment: Experiment, clients: int) -> None:
     """
     if run.client_models.is_file():
         return
-    if not experiment.client.finetune_steps or experiment.algorithm.name == "local":
+    if not experiment.client.finetune_steps or experiment.algorithm.name in WITHOUT_MODEL:
         raise RunError(f"the clients of {run.folder} have no models of their own: leave out --client")
     most = experiment.evaluation.keep_client_models
     stopped = (

@@ -28,6 +28,9 @@ from fednlp.training.batches import evaluation_batches
 from fednlp.training.onednn import use_onednn
 from fednlp.training.worker_spec import pick_device
 
+_NO_MODEL = {"local": "clients that train alone share none", "majority": "nothing was trained"}
+"""Why the runs of some baselines have no model."""
+
 OnProgress = Callable[[int, int, str], None]
 
 
@@ -140,11 +143,9 @@ def open_trained(
     run = RunDir(Path(folder))
     experiment = run.experiment()
     if not (run.model / "config.json").is_file():
-        local_only = experiment.algorithm.name == "local"
-        why = (
-            "clients that train alone share none"
-            if local_only
-            else f"its run is not at its end: go on with: fednlp run --resume {folder}"
+        why = _NO_MODEL.get(
+            experiment.algorithm.name,
+            f"its run is not at its end: go on with: fednlp run --resume {folder}",
         )
         raise RunError(f"{folder} holds no model: {why}")
     known = run.read_json("task.json")

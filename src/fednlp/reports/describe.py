@@ -19,6 +19,7 @@ _BASELINES = {
     "centralised": "Centralised training on the union of the clients' examples (a baseline, not federated).",
     "chained": "Sequential fine-tuning of one model, client after client (a baseline, not federated).",
     "local": "Local-only training: every client trains alone and nothing is exchanged (a baseline).",
+    "majority": "The most frequent training label, of each client or of all: nothing is trained (a baseline).",
 }
 _OPTIMISERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "adagrad": "Adagrad", "yogi": "Yogi"}
 

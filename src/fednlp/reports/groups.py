@@ -13,7 +13,12 @@ from fednlp.reports.read import Run
 
 Groups = Mapping[str, Sequence[Run]]
 
-_BASELINES = {"centralised": "Centralised", "chained": "Sequential fine-tuning", "local": "Local only"}
+_BASELINES = {
+    "centralised": "Centralised",
+    "chained": "Sequential fine-tuning",
+    "local": "Local only",
+    "majority": "Most frequent label",
+}
 # What names a run or changes its speed, never its result.
 _APART = ("name", "variant", "variants", "runtime", "report", "evaluation", "min_clients")
 _EXPERIMENT = ("data", "partition", "model")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.config.sections import WITHOUT_MODEL
 from fednlp.formatting.units import bytes_unit, capital, is_share, metric_title, metric_value, time_unit
 from fednlp.reports.charts import Chart, Line
 from fednlp.reports.client_tensors import own_models
@@ -267,5 +268,5 @@ def _coincide(run: Run, metric: str) -> bool:
 
 def _alone(run: Run, metric: str) -> bool:
     """Return whether the clients have models of their own, tried on their own tests."""
-    own = run.baseline == "local" or own_models(run)
+    own = run.baseline in WITHOUT_MODEL or own_models(run)
     return own and len(curve(run, f"personal.{metric}")[0]) > 0

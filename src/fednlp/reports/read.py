@@ -90,7 +90,7 @@ class Run:
 
     @property
     def baseline(self) -> str | None:
-        """``"centralised"``, ``"chained"`` or ``"local"`` for a baseline, else None."""
+        """``"centralised"``, ``"chained"``, ``"local"`` or ``"majority"`` for a baseline, else None."""
         named = self.summary.get("reference") if self.summary else None
         return named or (self.algorithm if self.algorithm in BASELINES else None)
 

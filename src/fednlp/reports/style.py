@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 INK, MUTED, GRID, PAPER = "#1b1f24", "#5f6a74", "#e1e5e9", "#fefefe"
 # Okabe and Ito (2008), without the yellow and black that vanish on white and on black.
 SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
-_DASHES = {"centralised": (0, (6, 3)), "chained": (0, (6, 2, 2, 2)), "local": (0, (2, 2))}
+_DASHES = {
+    "centralised": (0, (6, 3)),
+    "chained": (0, (6, 2, 2, 2)),
+    "local": (0, (2, 2)),
+    "majority": (0, (1, 3)),
+}
 _MARKERS = "osD^vP"
 # In a page the colours are variables, so that they can follow light and dark.
 THEME = {INK: "--ink", MUTED: "--muted", GRID: "--grid", PAPER: "--paper"} | {

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fednlp.config.sections import WITHOUT_MODEL
 from fednlp.config.tables import lookup
 from fednlp.formatting.units import capital, is_share, metric_title, plural
 from fednlp.reports.client_tensors import own_models
@@ -160,10 +161,10 @@ def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
             lambda run: run.total("simulated_seconds") if run.counted("simulated_seconds") else None,
         ),
         (TableColumn("memory", "Memory", "bytes"), client_memory),
-        # Local training has none: its rounds are clients one after the other.
+        # Local training has none: its rounds are clients one after the other. Nor has what trains nothing.
         (
             TableColumn("rounds", "Rounds", "count"),
-            lambda run: None if run.baseline == "local" else len(run.rounds),
+            lambda run: None if run.baseline in WITHOUT_MODEL else len(run.rounds),
         ),
     ]
 

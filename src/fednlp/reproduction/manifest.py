@@ -55,7 +55,7 @@ class Runs(_Table):
     Attributes:
         experiment: A TOML file, or the name of an experiment that comes with fednlp.
         methods: Its variants, or algorithms.
-        baselines: ``centralised``, ``chained``, ``local``.
+        baselines: ``centralised``, ``chained``, ``local``, ``majority``.
         seeds: Number of seeds, from the experiment's own upwards.
         set: Settings over the file's, ``"a.b=c"``.
         data: Name of the data whose folder ``--data NAME=DIR`` gives; empty where they are fetched.

@@ -98,7 +98,7 @@ def plan(
     Args:
         experiment: The common settings; its seed is the first.
         algorithms: Names of federated algorithms, or of variants of the experiment.
-        baselines: Names of baselines: ``centralised``, ``chained``, ``local``.
+        baselines: Names of baselines: ``centralised``, ``chained``, ``local``, ``majority``.
         seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
         settings: Settings of single methods over the common ones, such as those that :func:`fednlp.tune` chose.
@@ -159,7 +159,7 @@ def compare(
     Args:
         experiment: The common settings, the same as a dictionary, or the path of their TOML file.
         algorithms: Names of federated algorithms, or of variants of the experiment.
-        baselines: Names of baselines: ``centralised``, ``chained``, ``local``.
+        baselines: Names of baselines: ``centralised``, ``chained``, ``local``, ``majority``.
         seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
         callback: Reports progress; by default as for :func:`fednlp.run`.

@@ -55,6 +55,8 @@ def cpu_workers(experiment: Experiment) -> int:
     Args:
         experiment: Resolved.
     """
+    if experiment.algorithm.name == "majority":
+        return 1
     if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
         return 1
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

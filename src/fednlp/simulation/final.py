@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from fednlp.clock import EVALUATION, timed
+from fednlp.config.sections import WITHOUT_MODEL
 from fednlp.disk import atomic
 from fednlp.federated.store import ClientStore
 from fednlp.formatting.units import human_bytes, plural
@@ -40,7 +41,9 @@ _LEAVE_FREE = 2**30
 def is_due(context: RunContext) -> bool:
     """Return whether fine-tuning or the cross-client evaluation is configured, and not in the last line yet."""
     experiment, line = context.experiment, context.lines[-1]
-    if experiment.algorithm.name == "local":  # its models are evaluated round by round, and not kept
+    if (
+        experiment.algorithm.name in WITHOUT_MODEL
+    ):  # models of local are evaluated round by round, and not kept
         return False
     finetuning = experiment.client.finetune_steps > 0 and "finetuned" not in line["evaluation"]
     return finetuning or (

@@ -8,14 +8,16 @@ from fednlp.simulation.central_labels import CentralLabels
 from fednlp.simulation.chained import SequentialFineTuning
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.label_holder import OpenLabels
+from fednlp.simulation.majority import MostFrequentLabel
 from fednlp.simulation.protection import Protected
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.rounds import FederatedTraining
 
-_BASELINES: dict[str, type[Centralised | SequentialFineTuning | LocalOnly]] = {
+_BASELINES: dict[str, type[Centralised | SequentialFineTuning | LocalOnly | MostFrequentLabel]] = {
     "centralised": Centralised,
     "chained": SequentialFineTuning,
     "local": LocalOnly,
+    "majority": MostFrequentLabel,
 }
 
 

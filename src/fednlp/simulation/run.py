@@ -22,6 +22,7 @@ from fednlp.simulation.components import RunComponents, as_tested, build_compone
 from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.engines import open_engine
 from fednlp.simulation.facts import write_facts
+from fednlp.simulation.majority import require_class_labels
 from fednlp.simulation.named_clients import require_named_clients
 from fednlp.simulation.new_run_dir import create, refuse_taken
 from fednlp.simulation.precision import with_precision
@@ -222,7 +223,8 @@ def _shared_out(
     """Build the partition, check that it has the clients that the run needs, and set the run's tests.
 
     Raises:
-        ConfigError: It has fewer than ``min_clients``, or not those that the algorithm names.
+        ConfigError: It has fewer than ``min_clients``, or not those that the algorithm names, or the algorithm needs
+            labels that the task does not have.
     """
     partition = build_partition(experiment, components.data, callback.log)
     if partition.num_clients < experiment.min_clients:
@@ -231,6 +233,7 @@ def _shared_out(
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
     require_named_clients(experiment, partition)
+    require_class_labels(experiment, components.task)
     return as_tested(experiment, components, partition), partition
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from fednlp.clock import DISK, OTHER, SUMS, timed
 from fednlp.clock import MODEL as BUILDING
 from fednlp.config import Experiment
+from fednlp.config.sections import WITHOUT_MODEL
 from fednlp.errors import TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.pages import set_aside
@@ -222,7 +223,7 @@ def _finish(
 ) -> None:
     """Write the model with its card, then the summary, which says that the run is at its end.
 
-    Clients alone end in as many models as there are clients, so there is none to write.
+    Clients alone end in as many models as there are clients, or train none, so there is none to write.
     """
     from fednlp.reports.modelcard import model_card
 
@@ -231,7 +232,7 @@ def _finish(
     with saving(directory.folder):
         if context.lines and "cross_client_evaluation" in context.lines[-1]:
             directory.write_json("cross_client_evaluation.json", context.lines[-1]["cross_client_evaluation"])
-        if context.experiment.algorithm.name != "local":
+        if context.experiment.algorithm.name not in WITHOUT_MODEL:
             context.worker.replica.load_for_evaluation(context.state.params)
             set_aside(context.state.params)
             card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)

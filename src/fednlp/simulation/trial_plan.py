@@ -225,6 +225,8 @@ def _refusal(experiment: Experiment, method: str, changes: Settings) -> str | No
     """Return why a method does not take some settings; None where it does."""
     base = config.with_method(experiment, method, experiment.seed)
     base.resolved()
+    if base.algorithm.name == "majority":
+        return "majority trains nothing"
     try:
         config.with_settings(base, changes).resolved()
     except ConfigError as error:

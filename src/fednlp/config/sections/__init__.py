@@ -3,7 +3,7 @@
 How they go together: :mod:`fednlp.config.cross_checks`.
 """
 
-from fednlp.config.sections.base import BASELINES, GIVEN, SITES, Section, with_options
+from fednlp.config.sections.base import BASELINES, GIVEN, SITES, WITHOUT_MODEL, Section, with_options
 from fednlp.config.sections.data import Data, DataFiles, Partition
 from fednlp.config.sections.exchange import LARGEST_CLIP, Exchange, Privacy, Pull, Secure
 from fednlp.config.sections.fewshot import Fewshot
@@ -24,6 +24,7 @@ __all__ = [
     "GIVEN",
     "LARGEST_CLIP",
     "SITES",
+    "WITHOUT_MODEL",
     "Aggregator",
     "Algorithm",
     "Attack",

@@ -5,8 +5,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, create_model
 
-BASELINES = ("centralised", "chained", "local")
+BASELINES = ("centralised", "chained", "local", "majority")
 """What federated algorithms are compared with; no algorithms themselves."""
+WITHOUT_MODEL = ("local", "majority")
+"""Baselines without a common model: each client predicts by what it has itself."""
 SITES = "sites"
 """The name of data that are at the sites of a deployment."""
 GIVEN = "given-in-python"
