@@ -553,15 +553,17 @@ def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
         there = given.entries[0].model_copy(update={"runs": NAMES[:runs]})
         return Joined(Results(runs={}, papers=[given.model_copy(update={"entries": [there]})]), {})
 
+    every = len(NAMES)
     job = Job("runs/x", "x", 0, 1.0, Path("runs/x"), SETTINGS)
     work = Work(PAPER, PAPER.entries[0], {"r": [job]})
-    assert reason_elsewhere(work, [joined("stopped", 1)]) == "stopped"
+    assert reason_elsewhere(work, [joined("stopped", every)]) == "stopped"
     assert reason_elsewhere(work, [joined("needs data", 0)]) == "", "here it can be made"
-    assert reason_elsewhere(work, [joined("stopped", 1), joined("stopped later", 1)]) == ""
-    assert reason_elsewhere(work, [joined("stopped", 1), joined("stopped", 1)]) == "stopped", (
+    assert reason_elsewhere(work, [joined("stopped", every), joined("stopped later", every)]) == ""
+    assert reason_elsewhere(work, [joined("stopped", every), joined("stopped", every)]) == "stopped", (
         "the same once more"
     )
     assert reason_elsewhere(work, []) == ""
+    assert reason_elsewhere(work, [joined("stopped", every - SEEDS)]) == "", "without the runs of a method"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from fednlp.reproduction.changed import with_same_settings
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.joining import shown_of
 from fednlp.reproduction.manifest import Paper
+from fednlp.reproduction.naming import group_of, groups_of
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import FIGURES, RESULTS, read_results
 
@@ -113,11 +114,13 @@ def say_what_is_known(works: Sequence[Work], joined: Sequence[Joined], log: Call
 def reason_elsewhere(work: Work, joined: Sequence[Joined]) -> str:
     """Return why a table of which nothing was begun here was not finished by the other one who was to make it.
 
-    It is empty where this says nothing of what is left: there is no other one, several have different reasons, or fewer
-    of the table's runs could be made there than here.
+    It is empty where this says nothing of what is left: there is no other one, several have different reasons, fewer
+    of the table's runs could be made there than here, or the table has got further methods since.
     """
+    groups = groups_of(work.paper, work.entry)
     others = [finding for one in joined if (finding := one.results.finding(*work.id))]
-    reasons = {finding.reason for finding in others if len(finding.runs) >= len(work.every)}
+    whole = [one for one in others if groups <= set(map(group_of, one.runs))]
+    reasons = {finding.reason for finding in whole if len(finding.runs) >= len(work.every)}
     return reasons.pop() if len(reasons) == 1 else ""
 
 
