@@ -147,7 +147,7 @@ def test_scores_and_published_scores_are_both_in_points(paper: Paper) -> None:
     [
         ('rows = ["A", "B"]', 'rows = ["A", "C"]', "speaks of C, which is no row or column"),
         ('against = ["paper"]', 'against = ["other"]', "stands against other, which was not published"),
-        ('runs = ["a"]', "", "give runs or partitions"),
+        ('runs = ["a"]', "", "give runs, partitions or mean_of"),
         ('runs = ["a"]', 'runs = ["b"]', "there are no runs b"),
         ("minutes = 1", "minutes = 0", "runs.a.minutes: Input should be greater than 0"),
         ('kind = "highest"', 'kind = "best"', "entry.0.claims.0.kind: Input should be"),

@@ -124,7 +124,7 @@ def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str]:
     if entry.impossible:
         return "–", f"not made: {entry.impossible}"
     minutes, measured = expected_minutes(paper, entry)
-    made_by = dict.fromkeys(paper.runs[key].experiment for key in entry.runs)
+    made_by = dict.fromkeys(paper.runs[key].experiment for key in paper.runs_of(entry))
     data = [f"--data {name}=DIR" for name in needed_data(paper, entry)]
     return (
         ("<1" if minutes < 1 else f"{minutes:.0f}") + ("" if measured else "?"),

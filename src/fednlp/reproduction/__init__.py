@@ -14,6 +14,7 @@ agreement   claims, ranks, intervals
 results     the shape of what was found: ``results.json``
 finding     finds it
 joining     joins it with what others found
+means       tables that are means over others
 elsewhere   reads what others found
 changed     leaves out what they found with other settings
 page        the pages, made of these data alone

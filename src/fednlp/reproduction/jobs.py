@@ -278,7 +278,7 @@ def _shared(work: Work, others: frozenset[str]) -> Work:
 
 def needed_data(paper: Paper, entry: Entry) -> list[str]:
     """Return the names of the data that have to be given by folder."""
-    used = [paper.runs[key] for key in entry.runs]
+    used = [paper.runs[key] for key in paper.runs_of(entry)]
     used += [paper.runs[runs.model_of] for runs in used if runs.model_of]
     names = [one.data for one in used] + [one.data for one in entry.partitions.values()]
     return [name for name in dict.fromkeys(names) if name]
@@ -303,7 +303,7 @@ def _lacking(missing: Sequence[str], in_part: bool) -> str:
 
 def expected_minutes(paper: Paper, entry: Entry) -> tuple[float, bool]:
     """Return the expected minutes of an entry with all seeds, and whether all of them were measured."""
-    used = [paper.runs[key] for key in entry.runs]
+    used = [paper.runs[key] for key in paper.runs_of(entry)]
     first = [paper.runs[runs.model_of] for runs in used if runs.model_of]
     minutes = sum(one.minutes * len([*one.methods, *one.baselines]) * one.seeds for one in used)
     minutes += sum(one.minutes for one in first)

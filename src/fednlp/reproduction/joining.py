@@ -6,6 +6,7 @@ from fednlp.reproduction.agreement import Values
 from fednlp.reproduction.finding import found_column, state_of, verdict
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Column, Entry, Paper
+from fednlp.reproduction.means import with_means
 from fednlp.reproduction.naming import group_of, groups_of
 from fednlp.reproduction.results import Finding, FoundClaim, FoundColumn, FoundRun, PaperResults, Results
 
@@ -52,9 +53,10 @@ def _paper(
 ) -> PaperResults:
     entries = {entry.id: entry for entry in paper.entries}
     found = [one for results in every if (one := results.paper(paper.name))]
+    united = [_finding(paper, entries[one.id], every, runs) for one in own.entries]
     changes = {
         "libraries": list(dict.fromkeys(text for one in found for text in one.libraries)),
-        "entries": [_finding(paper, entries[one.id], every, runs) for one in own.entries],
+        "entries": with_means(paper, united),
     }
     return own.model_copy(update=changes)
 
@@ -63,7 +65,7 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
     """Return what was found of a table or figure, here first."""
     here, *joined = every
     own, *others = findings = [one for results in every if (one := results.finding(paper.name, entry.id))]
-    if entry.impossible:
+    if entry.impossible or entry.mean_of:
         return own
     groups = groups_of(paper, entry)
     found = (name for one in findings for name in one.runs if group_of(name) in groups)

@@ -160,6 +160,7 @@ class Entry(_Table):
         impossible: Why it cannot be made; empty where it can.
         runs: Keys of the paper's runs.
         partitions: Partitions by row.
+        mean_of: Ids of entries; the figures are the means of their first columns, by row and seed.
         measure: What the columns show that say nothing else.
         columns: Found columns.
         rows: Rows.
@@ -175,6 +176,7 @@ class Entry(_Table):
     impossible: str = ""
     runs: list[str] = []
     partitions: dict[str, Partitioned] = {}
+    mean_of: list[str] = []
     measure: Measure = "score"
     columns: list[Column] = []
     rows: list[Row] = []
@@ -184,8 +186,10 @@ class Entry(_Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if bool(self.impossible) == bool(self.runs or self.partitions):
-            raise ValueError("give runs or partitions, or else say in impossible why there are none")
+        if bool(self.impossible) == bool(self.runs or self.partitions or self.mean_of):
+            raise ValueError("give runs, partitions or mean_of, or else say in impossible why there are none")
+        if self.mean_of and (self.runs or self.partitions or len(self.columns) != 1):
+            raise ValueError("a mean of other entries has one column, and no runs or partitions of its own")
         rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
         if len(set(rows)) < len(rows) or len(set(columns)) < len(columns):
             raise ValueError("two rows or two columns have the same name")
@@ -263,6 +267,7 @@ class Paper(_Table):
             raise ValueError(f"there are no runs {unknown[0]}")
         for entry in self.entries:
             self._require_known_methods(entry)
+            self._require_parts(entry)
         first = {runs.model_of for runs in self.runs.values()} - {""}
         chained = sorted(key for key in first if self.runs[key].model_of)
         if chained:
@@ -283,6 +288,24 @@ class Paper(_Table):
             one for one in keys if column.target in (*self.runs[one].methods, *self.runs[one].baselines)
         ]
         return (having[0], column.target) if having else None
+
+    def runs_of(self, entry: Entry) -> list[str]:
+        """Return the keys of the runs that make an entry: its own, or those of the entries that it is the mean of."""
+        parts = [one for one in self.entries if one.id in entry.mean_of]
+        return list(dict.fromkeys([*entry.runs, *(key for one in parts for key in one.runs)]))
+
+    def _require_parts(self, entry: Entry) -> None:
+        """Check that the entries that an entry is the mean of have its rows, and its measure in their first column."""
+        known = {one.id: one for one in self.entries if one.columns and one.runs}
+        for name in entry.mean_of:
+            if name not in known:
+                raise ValueError(f"{entry.id} is a mean of {name}, which is no entry with runs and columns")
+            part = known[name]
+            if not {row.name for row in entry.rows} <= {row.name for row in part.rows}:
+                raise ValueError(f"{entry.id} is a mean of {name}, which does not have all of its rows")
+            of, one = (each.columns[0].measure or each.measure for each in (entry, part))
+            if of != one:
+                raise ValueError(f"{entry.id} is a mean of {name}, whose first column shows {one}, not {of}")
 
     def _require_known_methods(self, entry: Entry) -> None:
         """Check that the runs have the methods of rows and targets, whose cells would stay empty otherwise."""

@@ -62,8 +62,9 @@ def groups_of_part(paper: Paper, entry: Entry, part: str) -> list[str]:
 
 def groups_of(paper: Paper, entry: Entry) -> set[str]:
     """Return the groups of all runs or partitions of an entry, those that give a first model among them."""
-    first = {paper.runs[key].model_of for key in entry.runs} - {""}
-    parts = {*entry.partitions, *entry.runs, *first}
+    keys = paper.runs_of(entry)
+    first = {paper.runs[key].model_of for key in keys} - {""}
+    parts = {*entry.partitions, *keys, *first}
     return {one for part in parts for one in groups_of_part(paper, entry, part)}
 
 

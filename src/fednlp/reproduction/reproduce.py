@@ -100,7 +100,9 @@ def reproduce(
         ]
         folder.write(out, record)
         titles = {paper.name for paper in wanted.values()}
-        asked = [work for work in works if work.paper.name in titles and is_asked(work.entry, request.only)]
+        asked = [
+            work for work in works if work.paper.name in titles and work.id[1] in _asked(work.paper, request)
+        ]
         say_what_is_known(asked, joined, callback.log)
         making = Making(asked, out, record, callback, end, now)
         try:
@@ -143,6 +145,12 @@ def is_asked(entry: Entry, only: Sequence[str]) -> bool:
     return not only or any(
         _GROUPS[name](entry) if name in _GROUPS else fnmatchcase(entry.id, name) for name in only
     )
+
+
+def _asked(paper: Paper, request: Request) -> set[str]:
+    """Return the ids of a paper's entries that are asked for; with a mean, those that it is of."""
+    entries = [entry for entry in paper.entries if is_asked(entry, request.only)]
+    return {name for entry in entries for name in (entry.id, *entry.mean_of)}
 
 
 def _that_are_left(names: Sequence[str]) -> list[str]:

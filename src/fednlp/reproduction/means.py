@@ -1,0 +1,93 @@
+"""Tables whose figures are means over other tables of the paper, computed from what was found of these."""
+
+import math
+import statistics
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+from fednlp.reproduction.agreement import Values
+from fednlp.reproduction.finding import found_column, verdict
+from fednlp.reproduction.manifest import Entry, Paper
+from fednlp.reproduction.naming import group_of, group_of_cell
+from fednlp.reproduction.results import Finding, FoundClaim, State
+
+
+def with_means(paper: Paper, findings: Sequence[Finding]) -> list[Finding]:
+    """Return what was found of a paper's tables, with the figures of those that are means over others.
+
+    Args:
+        paper: The paper.
+        findings: Of all of its tables, as they are joined.
+    """
+    found = {one.id: one for one in findings}
+    means = {entry.id: entry for entry in paper.entries if entry.mean_of}
+    return [_mean(paper, means[one.id], one, found) if one.id in means else one for one in findings]
+
+
+def _mean(paper: Paper, entry: Entry, own: Finding, found: Mapping[str, Finding]) -> Finding:
+    """Return the mean of some tables' first columns, by row and by those seeds that all of the tables have."""
+    parts = [found[name] for name in entry.mean_of]
+    figures: dict[str, Values] = {}
+    errors: dict[str, float] = {}
+    for name in (row.name for row in entry.rows):
+        seeds = sorted(set.intersection(*(_seeds(part, name) for part in parts)))
+        if seeds:
+            every = [part.columns[0].figures[name] for part in parts]
+            figures[name] = {seed: statistics.fmean(one[seed] for one in every) for seed in seeds}
+        known = [error for part in parts if (error := part.columns[0].errors.get(name)) is not None]
+        if seeds and len(known) == len(parts):
+            errors[name] = math.hypot(*known) / len(known)
+    columns = [found_column(entry, entry.columns[0], figures, errors)]
+    reason = "; ".join(_reasons(entry, parts, figures))
+    groups = _groups(paper, entry)
+    state: State = "not made" if not figures else "in part" if reason else "made"
+    changes = {
+        "state": state,
+        "reason": reason,
+        "runs": _of_groups(groups, (name for part in parts for name in part.runs)),
+        "lacks": _of_groups(groups, (name for part in parts for name in part.lacks)),
+        "columns": columns,
+        "claims": [
+            FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
+            for claim in entry.claims
+        ],
+    }
+    return own.model_copy(update=changes)
+
+
+def _groups(paper: Paper, entry: Entry) -> set[str]:
+    """Return the groups of the runs of a mean's rows in the tables that it is of."""
+    names = {row.name for row in entry.rows}
+    parts = [one for one in paper.entries if one.id in entry.mean_of]
+    return {
+        group_of_cell(paper, part, row, part.columns[0])
+        for part in parts
+        for row in part.rows
+        if row.name in names
+    }
+
+
+def _of_groups(groups: Collection[str], names: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(name for name in names if group_of(name) in groups))
+
+
+def _reasons(entry: Entry, parts: Sequence[Finding], figures: Mapping[str, Values]) -> Iterator[str]:
+    """Yield why rows have no mean, together where the same tables lack them, and which tables have fewer seeds."""
+    rows: dict[str, list[str]] = {}
+    for name in (row.name for row in entry.rows if row.name not in figures):
+        lacking = [part.title for part in parts if not _seeds(part, name)]
+        why = f"no figure in {'; '.join(lacking)}" if lacking else "no seed that all tables have"
+        rows.setdefault(why, []).append(name)
+    yield from (f"{'; '.join(names)}: {why}" for why, names in rows.items())
+    fewer = [
+        part.title for part in parts if any(_seeds(part, name) < _every_seed(parts, name) for name in figures)
+    ]
+    if fewer:
+        yield f"fewer seeds in {'; '.join(fewer)}"
+
+
+def _seeds(part: Finding, row: str) -> set[int]:
+    return set(part.columns[0].figures.get(row, {}))
+
+
+def _every_seed(parts: Sequence[Finding], row: str) -> set[int]:
+    return set().union(*(_seeds(part, row) for part in parts))
