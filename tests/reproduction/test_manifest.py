@@ -71,7 +71,7 @@ def test_rows_and_columns_name_methods_of_their_runs(paper: Paper) -> None:
                         method in paper.runs[other].methods for other in entry.runs if not row.run
                     )
                     assert method in known or elsewhere, (entry.id, row.name, column.name)
-        assert not entry.partitions or {row.name for row in entry.rows} == set(entry.partitions)
+        assert {entry.partition_of(row) for row in entry.rows if entry.partitions} == set(entry.partitions)
 
 
 @pytest.mark.parametrize("paper", PAPERS, ids=lambda paper: paper.name)

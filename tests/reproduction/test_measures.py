@@ -8,12 +8,14 @@ from typing import Any, cast
 import pytest
 
 from fednlp.config import Experiment
+from fednlp.partition.plot_data import overview_of_counts
 from fednlp.reports.read import ClientTable, Run
 from fednlp.reproduction.finding import found_column
 from fednlp.reproduction.jobs import Job, Work
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.measures import cells, errors
-from fednlp.reproduction.outcomes import Outcomes
+from fednlp.reproduction.naming import group_of_cell, partition_name
+from fednlp.reproduction.outcomes import Outcomes, Partitioning
 from fednlp.simulation.compare import Planned
 
 METHODS = {"one": ["base", "quick"], "two": ["base", "quick"], "lone": ["quick"]}
@@ -99,6 +101,30 @@ def test_shares_of_right_answers_have_an_error(metric: str, task: str, error: fl
     score = column.model_copy(update={"measure": "score"})
     assert errors(work, outcomes, score) == pytest.approx({} if error is None else {"lone": error})
     assert errors(work, outcomes, column) == {}, "rounds to a target"
+
+
+def test_label_shares_are_those_of_each_client_of_the_only_partition() -> None:
+    """A client or a label that the partition does not have is left out; all cells are of its one job."""
+    entry = {
+        "id": "table1",
+        "title": "Table 1",
+        "shows": "shares",
+        "measure": "label share",
+        "partitions": {
+            "P": {"dataset": "mrpc", "options": {"method": "proportions", "proportions": "mrpc-3"}}
+        },
+        "rows": [{"name": name} for name in ("one", "two", "nobody")],
+        "columns": [{"name": name} for name in ("yes", "no", "perhaps")],
+    }
+    paper = Paper.model_validate(PAPER | {"runs": {}, "entry": [entry]})
+    made = paper.entries[0]
+    job = Job("p", "p", 0, 1.0, Path(), cast(Experiment, SimpleNamespace()))
+    view = overview_of_counts([[3, 1], [0, 5]], ["yes", "no"], ["one", "two"])
+    outcomes = Outcomes({}, {"p": Partitioning(0.5, view.sizes, "mrpc", 9, 3, view)})
+    found = [cells(Work(paper, made, {"P": [job]}), outcomes, column) for column in made.columns]
+    assert found == [{"one": {0: 75.0}, "two": {0: 0.0}}, {"one": {0: 25.0}, "two": {0: 100.0}}, {}]
+    groups = {group_of_cell(paper, made, row, column) for row in made.rows for column in made.columns}
+    assert groups == {partition_name(made.partitions["P"])}
 
 
 @pytest.mark.parametrize(

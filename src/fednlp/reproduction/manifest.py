@@ -25,6 +25,7 @@ Measure = Literal[
     "engine on client",
     "divergence",
     "size spread",
+    "label share",
 ]
 """What a cell shows.
 
@@ -33,10 +34,11 @@ where there is any, in points where it is a share. ``... to target`` is what was
 column's target. ``engine on client`` is a model's score on one client's tests, or its mean over them. ``training``,
 ``labelling`` and ``sending time`` are the parts of ``simulated time``. ``divergence`` and ``size spread`` are of a
 partition: the clients' mean Jensen-Shannon divergence from the prior, and the sizes' standard deviation divided by
-their mean.
+their mean. ``label share`` is the share of a client's training examples that have a label, in points: the rows are
+clients and the columns labels.
 """
 
-OF_PARTITIONS = ("divergence", "size spread")
+OF_PARTITIONS = ("divergence", "size spread", "label share")
 _LONGEST = 1e12
 """Minutes of a run at most."""
 _LARGEST = 1e15
@@ -133,7 +135,7 @@ class Row(_Table):
     """A row of a table: what it is called, which run it is of, and what was published.
 
     Attributes:
-        name: The row's name; of a partition's figures, the partition's key.
+        name: The row's name; of a partition's figures, the partition's key, or a client of the only partition.
         run: Key of the runs; empty where the columns say it.
         method: The method; empty where the columns say it, or where nothing here corresponds.
         engine: For ``engine on client``: the model; the method's own if left out.
@@ -213,6 +215,10 @@ class Entry(_Table):
     def published_columns(self) -> list[str]:
         """The columns of the paper's table, in the order of their first figures."""
         return list(dict.fromkeys(name for row in self.rows for name in row.published))
+
+    def partition_of(self, row: Row) -> str:
+        """Return the key of a row's partition: the row's name, or the only one, of which the row is a client."""
+        return next(iter(self.partitions)) if len(self.partitions) == 1 else row.name
 
     def source_of(self, row: Row, column: Column) -> tuple[str, str]:
         """Return the key of the runs of a cell and its method.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fednlp.formatting.units import is_correlation, is_share
+from fednlp.partition.plot_data import Overview
 from fednlp.reports.hub_metadata import task_of
 from fednlp.reports.read import Run, curve
 from fednlp.reports.sections.costs import first_reached
@@ -38,7 +39,7 @@ def cells(work: Work, outcomes: Outcomes, column: Column) -> dict[str, Values]:
     """Return the figures of an entry's column, by row and seed; rows without any are left out."""
     measure = column.measure or work.entry.measure
     if measure in OF_PARTITIONS:
-        found = {row.name: _partition_cell(work, outcomes, row, measure) for row in work.entry.rows}
+        found = {row.name: _partition_cell(work, outcomes, column, row, measure) for row in work.entry.rows}
     else:
         runs = {key: finished_runs(work, outcomes, key) for key in work.entry.runs}
         found = {row.name: _run_cell(work, runs, column, row, measure) for row in work.entry.rows}
@@ -178,10 +179,28 @@ def _on_client(run: Run, engine: str, client: str) -> float | None:
     return _points(run, scores[found.tests.index(client)] if client else mean_of(scores))
 
 
-def _partition_cell(work: Work, outcomes: Outcomes, row: Row, measure: Measure) -> dict[int, float]:
-    found = {job.seed: outcomes.partitions.get(job.name) for job in work.jobs.get(row.name, [])}
-    return {seed: _of_partition(one, measure) for seed, one in found.items() if one is not None}
+def _partition_cell(
+    work: Work, outcomes: Outcomes, column: Column, row: Row, measure: Measure
+) -> dict[int, float]:
+    jobs = work.jobs.get(work.entry.partition_of(row), [])
+    found = {job.seed: made for job in jobs if (made := outcomes.partitions.get(job.name))}
+    values = {seed: _of_partition(one, measure, row.name, column.name) for seed, one in found.items()}
+    return {seed: value for seed, value in values.items() if value is not None}
 
 
-def _of_partition(found: Partitioning, measure: Measure) -> float:
-    return found.divergence if measure == "divergence" else float(found.sizes.std() / found.sizes.mean())
+def _of_partition(found: Partitioning, measure: Measure, client: str, label: str) -> float | None:
+    match measure:
+        case "divergence":
+            return found.divergence
+        case "size spread":
+            return float(found.sizes.std() / found.sizes.mean())
+        case _:
+            return _label_share(found.view, client, label)
+
+
+def _label_share(view: Overview, client: str, label: str) -> float | None:
+    """Return the share of a client's training examples that have a label, in points; None without such a client."""
+    if client not in view.names or label not in view.label_names:
+        return None
+    counts = view.counts[view.names.index(client)]
+    return float(100 * counts[view.label_names.index(label)] / counts.sum())

@@ -71,7 +71,8 @@ def groups_of(paper: Paper, entry: Entry) -> set[str]:
 def group_of_cell(paper: Paper, entry: Entry, row: Row, column: Column) -> str:
     """Return the group of the runs or the partition of a cell; empty where nothing here corresponds."""
     if entry.partitions:
-        return group_of(partition_name(entry.partitions[row.name])) if row.name in entry.partitions else ""
+        made = entry.partitions.get(entry.partition_of(row))
+        return group_of(partition_name(made)) if made else ""
     key, method = entry.source_of(row, column)
     return group(paper.runs[key], method) if key and method else ""
 

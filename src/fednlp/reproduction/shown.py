@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from fednlp.formatting.units import human_bytes, human_seconds
 from fednlp.reproduction.agreement import Values, interval
-from fednlp.reproduction.manifest import OF_PARTITIONS, Measure
+from fednlp.reproduction.manifest import Measure
 from fednlp.reproduction.results import Finding
 
 _BYTES: tuple[Measure, ...] = ("sent", "sent a round", "sent to target", "memory")
@@ -26,7 +26,7 @@ def _format(measure: Measure) -> Callable[[float], str]:
         return human_bytes
     if "time" in measure:
         return human_seconds
-    if measure in ("training loss", *OF_PARTITIONS):
+    if measure in ("training loss", "divergence", "size spread"):
         return "{:.3f}".format
     if measure in ("energy", "rounds to target"):
         return "{:,.0f}".format
