@@ -54,7 +54,7 @@ def test_dropout_and_precision_are_measured_against_the_bare_loop() -> None:
 
 
 def test_clients_at_once_are_measured_against_the_bare_loop() -> None:
-    sides = ("1", "4, padding-free", "4, oneDNN")
+    sides = ("4, padding-free", "4, oneDNN")
     figures = said_by("at_once.py", "--only", "bert-tiny", "--batch", "1", "--rounds", "1", "--sides", *sides)
     assert {*figures["clients at once"]} == {*sides}
     assert all(ratio > 0 for ratio in figures["clients at once"].values())

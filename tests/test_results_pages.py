@@ -62,10 +62,11 @@ def test_the_runs_had_the_settings_of_the_experiments_as_they_are(tmp_path: Path
     """
     settings = Preparation(tmp_path, {}).settings(shipped())
     partitions = {
-        partition_name(made)
+        partition_name(made, seed)
         for paper in shipped()
         for entry in paper.entries
         for made in entry.partitions.values()
+        for seed in range(made.seeds)
     }
     assert {name: run.settings for name, run in FOUND.runs.items() if name not in partitions} == {
         name: settings[name] for name in FOUND.runs if name not in partitions

@@ -153,7 +153,9 @@ def test_the_dearer_a_round_is_anyway_the_more_the_gain_decides() -> None:
     gains = {slow: 0.0013, fast: 0.0042}  # a round, measured with SmolLM2 on BBC News
 
     def better(round_seconds: float) -> Pace:
-        return max(gains, key=lambda pace: aug_e(gains[pace], pace, 1.0, 1.0, 0.03, round_seconds=round_seconds))
+        return max(
+            gains, key=lambda pace: aug_e(gains[pace], pace, 1.0, 1.0, 0.03, round_seconds=round_seconds)
+        )
 
     assert better(0.0) == slow
     assert better(30.0) == fast

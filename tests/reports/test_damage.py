@@ -71,7 +71,7 @@ def without_figures() -> Iterator[None]:
         for name in names:
             patch.setattr(plots, name, lambda *_: None)
         patch.setattr("fednlp.partition.plots.figures", lambda _: {})
-        patch.setattr(communication, "_moved", lambda *_: (None, ""))
+        patch.setattr(communication, "drawn_norms", lambda *_: (None, ""))
         yield
 
 

@@ -29,8 +29,8 @@ Figures = Mapping[str, Mapping[str, Mapping[int, float]]]
 """By table, row and seed."""
 
 
-def manifest_of(**changes: Any) -> dict[str, Any]:
-    """Return a manifest of three tables with a row a method, and of their mean."""
+def manifest_of(*of: str, **changes: Any) -> dict[str, Any]:
+    """Return a manifest of three tables with a row a method, and of the mean of some of them, or of all."""
     rows = [{"name": name.upper(), "method": name} for name in METHODS]
     tables: list[dict[str, Any]] = [
         {"id": name, "title": name.capitalize(), "runs": [name], "rows": rows, "columns": [{"name": "here"}]}
@@ -39,9 +39,8 @@ def manifest_of(**changes: Any) -> dict[str, Any]:
     mean = {
         "id": "mean",
         "title": "Mean",
-        "mean_of": [*TABLES],
         "rows": [{"name": name.upper(), "published": {"paper": 1.0}} for name in METHODS],
-        "columns": [{"name": "mean", "against": ["paper"]}],
+        "columns": [{"name": "mean", "against": ["paper"], "mean_of": [*(of or TABLES)]}],
         "claims": [{"says": "A is best", "kind": "highest", "rows": ["A", "B"]}],
     } | changes
     runs = {
@@ -108,7 +107,7 @@ def mean_of(*everyone: Results, paper: Paper = PAPER) -> Finding:
 
 
 def shuffled(order: Sequence[str]) -> Paper:
-    return Paper.model_validate(manifest_of(mean_of=[*order]))
+    return Paper.model_validate(manifest_of(*order))
 
 
 VALUES = st.dictionaries(st.integers(0, SEEDS - 1), st.floats(-100, 100), max_size=SEEDS)
@@ -220,18 +219,40 @@ def test_by_hand() -> None:
     assert mean_of(results(figures)).columns[0].errors == {}, "a mean of figures without an error"
 
 
+def column(*of: str) -> dict[str, Any]:
+    return {"columns": [{"name": "mean", "against": ["paper"], "mean_of": [*of]}]}
+
+
+def test_columns_may_be_means_of_different_tables() -> None:
+    """As the rows of several tables side by side; what one column lacks is no gap of another."""
+    side_by_side = [{"name": name, "mean_of": [name]} for name in TABLES]
+    rows = [{"name": name.upper()} for name in METHODS]
+    paper = Paper.model_validate(manifest_of(columns=side_by_side, rows=rows, claims=[]))
+    figures = {table: {"A": {0: float(n)}, "B": {0: -1.0, 1: 2.0}} for n, table in enumerate(TABLES)}
+    figures["table2"]["A"] = {}
+    mean = mean_of(results(figures, paper=paper), paper=paper)
+    assert {one.name: one.figures for one in mean.columns} == {
+        table: {row: values for row, values in rows.items() if values} for table, rows in figures.items()
+    }
+    assert (mean.state, mean.reason) == ("in part", "A: no figure in Table2")
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mean_of": ["table9"]}, "mean is a mean of table9, which is no entry with runs and columns"),
-        ({"mean_of": ["mean"]}, "mean is a mean of mean, which is no entry"),
+        (column("table9"), "mean is a mean of table9, which is no entry with runs and columns"),
+        (column("mean"), "mean is a mean of mean, which is no entry"),
         (
             {"rows": [{"name": "C", "published": {"paper": 1.0}}], "claims": []},
             "mean is a mean of table1, which does not have all of its rows",
         ),
         ({"measure": "personal"}, "whose first column shows score, not personal"),
-        ({"runs": ["table1"]}, "has one column, and no runs or partitions of its own"),
-        ({"columns": []}, "has one column"),
+        ({"runs": ["table1"]}, "and there are no runs or partitions"),
+        ({"columns": []}, "give runs, partitions or mean_of"),
+        (
+            {"columns": [*column("table1")["columns"], {"name": "own", "against": ["paper"]}]},
+            "where a column is a mean of other entries all are",
+        ),
         ({"impossible": "a drawing"}, "give runs, partitions or mean_of"),
     ],
 )
@@ -249,7 +270,7 @@ def test_a_mean_that_is_asked_for_makes_its_tables(
 ) -> None:
     """And no others; then it follows from ``results.json`` alone."""
     (here / "quick.toml").write_text(tomli_w.dumps(document({"name": "quick", "num_rounds": 1})))
-    made = manifest_of(mean_of=["table1", "table2"])
+    made = manifest_of("table1", "table2")
     for number, runs in enumerate(made["runs"].values()):
         runs |= {
             "experiment": "quick.toml",

@@ -145,6 +145,26 @@ def test_a_target_is_of_the_cells_own_runs_where_they_have_the_method(
     assert {row: values[0] for row, values in figures.items()} == found
 
 
+def test_a_target_is_that_of_the_same_seed() -> None:
+    """With seed 0 the target is 0.2 and with seed 1 it is 0.6; of seed 2 there is no run that sets one."""
+    work = work_of(Paper.model_validate(PAPER))
+    last = {"base": [0.2, 0.6], "quick": [0.7, 0.6, 0.9]}
+    jobs = {
+        "one": [
+            replace(job, name=f"{job.name}{seed}", seed=seed)
+            for job in work.jobs["one"]
+            for seed in range(len(last[job.name.split("/")[1]]))
+        ]
+    }
+    runs = {
+        f"one/{method}{seed}": replace(run_of([0.1, 0.3, score]), config={"seed": seed})
+        for method, scores in last.items()
+        for seed, score in enumerate(scores)
+    }
+    found = cells(replace(work, jobs=jobs), Outcomes(runs, {}), work.entry.columns[0])
+    assert found == {"one": {0: 2.0, 1: 3.0}}
+
+
 @pytest.mark.parametrize(
     ("published", "rank"),
     [

@@ -299,12 +299,18 @@ def test_one_failed_run_does_not_stop_the_others(manifest: Path, here: Path) -> 
     assert "8,000 clients" in found["table1"]["reason"]
 
 
-def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path) -> None:
+@pytest.fixture
+def folder(here: Path) -> Path:
+    """A folder with made-up files of AG News."""
     folder = here / "ag"
     folder.mkdir()
     for name, count in (("train", 40), ("test", 8)):
         rows = [f'"{number % 4 + 1}","title {number}","text {number}"' for number in range(count)]
         (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
+    return folder
+
+
+def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path, folder: Path) -> None:
     out = here / "out"
     reproduce(Request([str(manifest)], ["partitions"], {"agnews": folder}), 3600, out)
     found = findings(out)
@@ -324,6 +330,41 @@ def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path) -> 
     reproduce(Request([str(manifest)], ["partitions"]), 3600, out)
     assert "label_heatmap.csv is damaged" in findings(out)["figure3"]["reason"]
     assert not list((out / "page/figures").iterdir()), "what earlier calls drew is gone"
+
+
+def test_a_partition_is_drawn_with_several_seeds(here: Path, folder: Path) -> None:
+    """Its figures are by seed, as those of runs; others have them, also if they had fewer seeds."""
+    made = {"dataset": "agnews", "data": "agnews", "options": {"method": "label", "clients": 4, "alpha": 0.5}}
+    entry = {
+        "id": "figure1",
+        "title": "Figure 1",
+        "shows": "shift",
+        "measure": "divergence",
+        "columns": [{"name": "divergence"}],
+        "rows": [{"name": "skewed"}],
+    }
+
+    def found(seeds: int, out: str, seconds: float = 3600, **others: Any) -> dict[str, Any]:
+        paper = {"name": "mine", "title": "t", "source": "s"}
+        paper["entry"] = [entry | {"partitions": {"skewed": made | {"seeds": seeds}}}]
+        (here / "mine.toml").write_text(tomli_w.dumps(paper))
+        asked = Request(["mine.toml"], data={"agnews": folder}, **others)
+        reproduce(asked, seconds, here / out, NullCallback())
+        return findings(here / out)["figure1"]
+
+    first, all_three = found(1, "first"), found(3, "all")
+    values = figures(all_three)["divergence"]["skewed"]
+    assert set(values) == {"0", "1", "2"}
+    assert len(set(values.values())) == 3
+    assert figures(first)["divergence"]["skewed"] == {"0": values["0"]}
+    assert all_three["runs"][0] == first["runs"][0]
+    joined = found(3, "joined", 0, join=[here / "first"])
+    assert (joined["state"], figures(joined)) == ("in part", figures(first))
+    joined = found(3, "again", 0, join=[here / "all"])
+    assert (joined["state"], figures(joined)) == ("made", figures(all_three))
+    assert figures(found(3, "two", most_seeds=2))["divergence"]["skewed"] == {
+        one: values[one] for one in "01"
+    }
 
 
 def test_earlier_papers_stay_on_the_page(manifest: Path, here: Path) -> None:

@@ -178,8 +178,8 @@ def _tried(search: PaceSearch) -> tuple[PaceSearch, dict[str, Any]]:
     """Continue a trial, or begin the next one where it has ended; end the search after the last."""
     if search.age < search.rules.trial_rounds:
         return search, {}
-    gained, *efficiency = _efficiency(search)
-    ended = PaceTrial(*efficiency, search.accuracies[-1])
+    gained, efficiency, price = _efficiency(search)
+    ended = PaceTrial(efficiency, price, search.accuracies[-1])
     trials = (*(search.trials or ()), ended)
     decision: dict[str, Any] = {"aug_e": ended.aug_e, "gains": [gained]}
     ranks = sorted(range(len(trials)), key=lambda i: (-trials[i].aug_e, trials[i].cost))

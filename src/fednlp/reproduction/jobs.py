@@ -183,7 +183,7 @@ class Preparation:
         reason = _lacking(missing, bool(here or others)) if missing else ""
         try:
             if entry.partitions:
-                jobs = {row: [self._partition(entry.partitions[row])] for row in here}
+                jobs = {row: self._partitions(entry.partitions[row]) for row in here}
                 return _shared(Work(paper, entry, jobs, reason=reason), others)
             first = {paper.runs[key].model_of for key in here} - {""}
             before = tuple(self._runs(paper, key)[0] for key in sorted(first))
@@ -194,8 +194,8 @@ class Preparation:
 
     def _is_known(self, paper: Paper, entry: Entry, part: str, others: Collection[str]) -> bool:
         """Return whether others have all runs of a key, or the partition of a row."""
-        seeds = 1 if entry.partitions else min(paper.runs[part].seeds, self._most_seeds)
-        found = Counter(map(group_of, others))
+        wanted = entry.partitions[part].seeds if entry.partitions else paper.runs[part].seeds
+        seeds, found = min(wanted, self._most_seeds), Counter(map(group_of, others))
         return all(found[one] >= seeds for one in groups_of_part(paper, entry, part))
 
     def _runs(self, paper: Paper, key: str) -> list[Job]:
@@ -235,16 +235,20 @@ class Preparation:
         digest_of = settings_digest(planned.experiment, begins_with)
         return Job(name, label, seed, 60 * runs.minutes, planned.folder, planned, damage, digest_of)
 
-    def _partition(self, made: Partitioned) -> Job:
+    def _partitions(self, made: Partitioned) -> list[Job]:
+        """Return the jobs of a partition that are asked for, one a seed."""
+        return [self._partition(made, seed) for seed in range(min(made.seeds, self._most_seeds))]
+
+    def _partition(self, made: Partitioned, seed: int) -> Job:
         document: dict[str, Any] = {
             "clients_per_round": 1,
             "data": {"name": made.dataset} | ({"path": self._data[made.data]} if made.data else {}),
-            "partition": made.options,
+            "partition": made.options | ({"seed": seed} if seed else {}),
         }
         settings = config.parse(document, f"the partition of {made.dataset}")
         folder = self._out / "partitions" / f"{made.dataset}-{digest(document)}"
         name = str(folder.relative_to(self._out))
-        return Job(name, partition_name(made), 0, _PARTITION_SECONDS, folder, settings)
+        return Job(name, partition_name(made, seed), seed, _PARTITION_SECONDS, folder, settings)
 
 
 def _shared(work: Work, others: frozenset[str]) -> Work:
@@ -307,7 +311,7 @@ def expected_minutes(paper: Paper, entry: Entry) -> tuple[float, bool]:
     first = [paper.runs[runs.model_of] for runs in used if runs.model_of]
     minutes = sum(one.minutes * len([*one.methods, *one.baselines]) * one.seeds for one in used)
     minutes += sum(one.minutes for one in first)
-    minutes += len(entry.partitions) * _PARTITION_SECONDS / 60
+    minutes += sum(one.seeds for one in entry.partitions.values()) * _PARTITION_SECONDS / 60
     return minutes, all(one.measured for one in (*used, *first))
 
 

@@ -44,7 +44,10 @@ _LONGEST = 1e12
 _LARGEST = 1e15
 """A published figure at most."""
 Curves = Literal["global", "personal", "train_loss"]
-PictureName = Literal["divergence_matrix", "label_heatmap", "divergence_density", "size_density"]
+CurvesBy = Literal["round", "simulated time"]
+PictureName = Literal[
+    "divergence_matrix", "label_heatmap", "divergence_density", "size_density", "update_norms"
+]
 
 
 class _Table(BaseModel):
@@ -84,16 +87,18 @@ class Runs(_Table):
 
 
 class Partitioned(_Table):
-    """One partition of a data set, which no model is trained on.
+    """A partition of a data set, which no model is trained on.
 
     Attributes:
         dataset: A known data set.
         options: Keys of ``[partition]``.
+        seeds: With how many seeds it is drawn.
         data: Name of the data whose folder ``--data NAME=DIR`` gives; empty where they are fetched.
     """
 
     dataset: str
     options: dict[str, Any]
+    seeds: Annotated[int, Field(ge=1, le=100)] = 1
     data: str = ""
 
 
@@ -106,8 +111,9 @@ class Column(_Table):
         method: The method, in which ``{}`` stands for the row's; empty for the row's own.
         measure: What its cells show; the entry's measure if left out.
         client: For ``engine on client``: the client; the mean over clients if left out.
-        target: For ``... to target``: a value of the metric, or the method whose last score it is.
+        target: For ``... to target``: a value of the metric, or the method whose last score with the same seed it is.
         against: The published columns that it stands beside: their mean is what its ranks are compared with.
+        mean_of: Ids of entries, of whose first columns this one is the mean, by row and seed.
     """
 
     name: str
@@ -117,6 +123,7 @@ class Column(_Table):
     client: str = ""
     target: float | str | None = None
     against: list[str] = []
+    mean_of: list[str] = []
 
 
 class Cell(_Table):
@@ -162,13 +169,13 @@ class Entry(_Table):
         impossible: Why it cannot be made; empty where it can.
         runs: Keys of the paper's runs.
         partitions: Partitions by row.
-        mean_of: Ids of entries; the figures are the means of their first columns, by row and seed.
         measure: What the columns show that say nothing else.
         columns: Found columns.
         rows: Rows.
         claims: Claims that can be checked.
         curves: A learning curve to draw.
-        pictures: Pictures of the partitions to draw.
+        curves_by: What it is drawn over.
+        pictures: Pictures to draw of the partitions, or of the runs.
     """
 
     id: Annotated[str, Field(pattern=r"^[a-z]+[0-9a-z-]*$")]
@@ -178,20 +185,22 @@ class Entry(_Table):
     impossible: str = ""
     runs: list[str] = []
     partitions: dict[str, Partitioned] = {}
-    mean_of: list[str] = []
     measure: Measure = "score"
     columns: list[Column] = []
     rows: list[Row] = []
     claims: list[Claim] = []
     curves: Curves | None = None
+    curves_by: CurvesBy = "round"
     pictures: list[PictureName] = []
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
         if bool(self.impossible) == bool(self.runs or self.partitions or self.mean_of):
             raise ValueError("give runs, partitions or mean_of, or else say in impossible why there are none")
-        if self.mean_of and (self.runs or self.partitions or len(self.columns) != 1):
-            raise ValueError("a mean of other entries has one column, and no runs or partitions of its own")
+        if self.mean_of and (self.runs or self.partitions or not all(one.mean_of for one in self.columns)):
+            raise ValueError(
+                "where a column is a mean of other entries all are, and there are no runs or partitions"
+            )
         rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
         if len(set(rows)) < len(rows) or len(set(columns)) < len(columns):
             raise ValueError("two rows or two columns have the same name")
@@ -210,6 +219,11 @@ class Entry(_Table):
             if strange:
                 raise ValueError(f"column {column.name} stands against {strange[0]}, which was not published")
         return self
+
+    @property
+    def mean_of(self) -> list[str]:
+        """Ids of the entries that its columns are means of."""
+        return list(dict.fromkeys(name for column in self.columns for name in column.mean_of))
 
     @property
     def published_columns(self) -> list[str]:
@@ -301,15 +315,17 @@ class Paper(_Table):
         return list(dict.fromkeys([*entry.runs, *(key for one in parts for key in one.runs)]))
 
     def _require_parts(self, entry: Entry) -> None:
-        """Check that the entries that an entry is the mean of have its rows, and its measure in their first column."""
+        """Check that the entries that a column is the mean of have its rows, and its measure in their first column."""
         known = {one.id: one for one in self.entries if one.columns and one.runs}
-        for name in entry.mean_of:
+        rows = {row.name for row in entry.rows}
+        named = [(column, name) for column in entry.columns for name in column.mean_of]
+        for column, name in named:
             if name not in known:
                 raise ValueError(f"{entry.id} is a mean of {name}, which is no entry with runs and columns")
             part = known[name]
-            if not {row.name for row in entry.rows} <= {row.name for row in part.rows}:
+            if not rows <= {row.name for row in part.rows}:
                 raise ValueError(f"{entry.id} is a mean of {name}, which does not have all of its rows")
-            of, one = (each.columns[0].measure or each.measure for each in (entry, part))
+            of, one = column.measure or entry.measure, part.columns[0].measure or part.measure
             if of != one:
                 raise ValueError(f"{entry.id} is a mean of {name}, whose first column shows {one}, not {of}")
 

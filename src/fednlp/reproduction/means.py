@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from fednlp.reproduction.agreement import Values
 from fednlp.reproduction.finding import found_column, verdict
-from fednlp.reproduction.manifest import Entry, Paper
+from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.naming import group_of, group_of_cell
-from fednlp.reproduction.results import Finding, FoundClaim, State
+from fednlp.reproduction.results import Finding, FoundClaim, FoundColumn, State
 
 
 def with_means(paper: Paper, findings: Sequence[Finding]) -> list[Finding]:
@@ -24,8 +24,29 @@ def with_means(paper: Paper, findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _mean(paper: Paper, entry: Entry, own: Finding, found: Mapping[str, Finding]) -> Finding:
+    """Return a table whose columns are means of other tables' first columns."""
+    parts = {column.name: [found[name] for name in column.mean_of] for column in entry.columns}
+    columns = [_column(entry, column, parts[column.name]) for column in entry.columns]
+    reasons = (why for one in columns for why in _reasons(entry, parts[one.name], one.figures))
+    reason = "; ".join(dict.fromkeys(reasons))
+    groups, every = _groups(paper, entry), [found[name] for name in entry.mean_of]
+    state: State = "not made" if not any(one.figures for one in columns) else "in part" if reason else "made"
+    changes = {
+        "state": state,
+        "reason": reason,
+        "runs": _of_groups(groups, (name for part in every for name in part.runs)),
+        "lacks": _of_groups(groups, (name for part in every for name in part.lacks)),
+        "columns": columns,
+        "claims": [
+            FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
+            for claim in entry.claims
+        ],
+    }
+    return own.model_copy(update=changes)
+
+
+def _column(entry: Entry, column: Column, parts: Sequence[Finding]) -> FoundColumn:
     """Return the mean of some tables' first columns, by row and by those seeds that all of the tables have."""
-    parts = [found[name] for name in entry.mean_of]
     figures: dict[str, Values] = {}
     errors: dict[str, float] = {}
     for name in (row.name for row in entry.rows):
@@ -36,22 +57,7 @@ def _mean(paper: Paper, entry: Entry, own: Finding, found: Mapping[str, Finding]
         known = [error for part in parts if (error := part.columns[0].errors.get(name)) is not None]
         if seeds and len(known) == len(parts):
             errors[name] = math.hypot(*known) / len(known)
-    columns = [found_column(entry, entry.columns[0], figures, errors)]
-    reason = "; ".join(_reasons(entry, parts, figures))
-    groups = _groups(paper, entry)
-    state: State = "not made" if not figures else "in part" if reason else "made"
-    changes = {
-        "state": state,
-        "reason": reason,
-        "runs": _of_groups(groups, (name for part in parts for name in part.runs)),
-        "lacks": _of_groups(groups, (name for part in parts for name in part.lacks)),
-        "columns": columns,
-        "claims": [
-            FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
-            for claim in entry.claims
-        ],
-    }
-    return own.model_copy(update=changes)
+    return found_column(entry, column, figures, errors)
 
 
 def _groups(paper: Paper, entry: Entry) -> set[str]:

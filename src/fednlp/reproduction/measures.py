@@ -89,17 +89,18 @@ def _run_cell(
 ) -> dict[int, float]:
     part = "personal" if work.entry.measure == "personal" else "global"
     key, method = work.entry.source_of(row, column)
-    target = _target(work, runs, column, key, part)
+    targets = _targets(work, runs, column, key, part)
     values = {
-        run.seed: _value(run, measure, column, row, part, target) for run in runs.get(key, {}).get(method, [])
+        run.seed: _value(run, measure, column, row, part, targets.get(run.seed))
+        for run in runs.get(key, {}).get(method, [])
     }
     return {seed: value for seed, value in values.items() if value is not None and math.isfinite(value)}
 
 
-def _target(
+def _targets(
     work: Work, runs: Mapping[str, Mapping[str, list[Run]]], column: Column, key: str, part: str
-) -> float | None:
-    """Return the value that a column is about reaching: its own, or the mean of a method's last scores.
+) -> dict[int, float]:
+    """Return the value that a column is about reaching, by seed: its own, or a method's last score with this seed.
 
     Args:
         work: The entry.
@@ -109,10 +110,11 @@ def _target(
         part: Which of their scores.
     """
     if not isinstance(column.target, str):
-        return column.target
+        every = (run.seed for group in runs.get(key, {}).values() for run in group)
+        return dict.fromkeys(every, column.target) if column.target is not None else {}
     of = work.paper.target_of(work.entry, key, column)
-    found = runs[of[0]].get(of[1], []) if of else []
-    return mean_of([_last(run, f"{part}.{run.metric}") for run in found])
+    last = {run.seed: _last(run, f"{part}.{run.metric}") for run in runs[of[0]].get(of[1], [])} if of else {}
+    return {seed: value for seed, value in last.items() if value is not None}
 
 
 def _last(run: Run, name: str) -> float | None:

@@ -38,13 +38,14 @@ def name_of(group: str, seed: int) -> str:
     return f"{group}{_SEED}{seed}"
 
 
-def partition_name(made: Partitioned) -> str:
-    """Return the name of a partition."""
-    return f"{made.dataset}-{digest(made.model_dump())}"
+def partition_name(made: Partitioned, seed: int = 0) -> str:
+    """Return the name of a partition that is drawn with a seed; the first seed is not in it."""
+    name = f"{made.dataset}-{digest(made.model_dump(exclude={'seeds'}))}"
+    return name_of(name, seed) if seed else name
 
 
 def group_of(name: str) -> str:
-    """Return what a run's name has in common with those of its other seeds; a partition's name is all of it.
+    """Return what the name of a run or partition has in common with those of its other seeds.
 
     >>> group_of("fes-table4/FeS-seed42")
     'fes-table4/FeS'

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,9 @@ from fednlp.partition.divergence import divergence_matrix
 from fednlp.partition.plots import density
 from fednlp.reports.charts import draw
 from fednlp.reports.document import Picture
-from fednlp.reports.plots import learning_curves
+from fednlp.reports.plots import against_simulated_seconds, learning_curves
 from fednlp.reports.read import Run
+from fednlp.reports.sections.communication import drawn_norms, last_update_norms, read_shared_tensors
 from fednlp.reports.style import SERIES, drawing, legend, new_axes
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.manifest import PictureName
@@ -37,12 +39,14 @@ _FEW_LABELS, _LONGEST = 8, 16
 
 
 def draw_pictures(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
-    """Yield the pictures of an entry: learning curves by data set, and pictures with all partitions side by side."""
+    """Yield the pictures of an entry: learning curves by data set, histograms, and all partitions side by side."""
     yield from _curves(work, outcomes)
+    if "update_norms" in work.entry.pictures:
+        yield from _norms(work, outcomes)
     found = {
         row: outcomes.partitions[job.name]
         for row, jobs in work.jobs.items()
-        for job in jobs
+        for job in jobs[:1]
         if job.name in outcomes.partitions
     }
     for wanted in work.entry.pictures if found else []:
@@ -61,13 +65,26 @@ def _curves(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
     for label, group in finished_runs(work, outcomes).items():
         panels.setdefault((dataset_of(group[0]), group[0].metric), {})[label] = group
     several = len({work.paper.runs[key].data for key in work.entry.runs}) > 1
+    curves_of = learning_curves if work.entry.curves_by == "round" else against_simulated_seconds
     for number, ((dataset, metric), groups) in enumerate(panels.items()):
-        chart = learning_curves(groups, wanted if wanted == "train_loss" else f"{wanted}.{metric}")
+        chart = curves_of(groups, wanted if wanted == "train_loss" else f"{wanted}.{metric}")
         if chart is not None:
             name = f"{work.paper.name}-{work.entry.id}-curves-{number}"
             of = f" of {dataset}" if several else ""
-            caption = f"{work.entry.title}, here: {chart.title}{of} by round, {_seeds(groups)}"
+            caption = (
+                f"{work.entry.title}, here: {chart.title}{of} by {work.entry.curves_by}, {_seeds(groups)}"
+            )
             yield Picture(name, caption, draw(chart), chart)
+
+
+def _norms(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
+    """Yield histograms of how far tensors moved, of the first method whose runs measured it."""
+    runs = (group[0] for group in finished_runs(work, outcomes).values() if last_update_norms(group[0]))
+    for run in islice(runs, 1):
+        figure, caption = drawn_norms(run, read_shared_tensors(run))
+        if figure is not None:
+            name = f"{work.paper.name}-{work.entry.id}-update-norms"
+            yield Picture(name, f"{work.entry.title}, here: {caption}", figure)
 
 
 def _seeds(groups: Mapping[str, list[Run]]) -> str:

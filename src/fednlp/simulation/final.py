@@ -41,9 +41,7 @@ _LEAVE_FREE = 2**30
 def is_due(context: RunContext) -> bool:
     """Return whether fine-tuning or the cross-client evaluation is configured, and not in the last line yet."""
     experiment, line = context.experiment, context.lines[-1]
-    if (
-        experiment.algorithm.name in WITHOUT_MODEL
-    ):  # models of local are evaluated round by round, and not kept
+    if experiment.algorithm.name in WITHOUT_MODEL:  # a client's is evaluated in its round, and not kept
         return False
     finetuning = experiment.client.finetune_steps > 0 and "finetuned" not in line["evaluation"]
     return finetuning or (

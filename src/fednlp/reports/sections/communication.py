@@ -115,7 +115,7 @@ def communication_blocks(groups: Groups) -> Iterator[Block]:
     found = {label: [sent_shares(run, layout) for run, layout in runs] for label, runs in known.items()}
     yield _shares_grid(found, compared=len(groups) > 1)
     for number, (label, runs) in enumerate(known.items()):
-        figure, caption = _moved(*runs[0])
+        figure, caption = drawn_norms(*runs[0])
         if figure is not None:
             of = f"{label}: " if len(groups) > 1 else ""
             yield Picture(f"moved-{number}" if len(known) > 1 else "moved", of + caption, figure)
@@ -211,8 +211,12 @@ def _share_row(label: str, every: Sequence[SentShare]) -> list[str]:
     return [label, *(f"{100 * fmean(v):.1f} %" if v else DASH for v in (tensors, parameters))]
 
 
-def _moved(run: Run, layout: SharedTensors | None) -> "tuple[Figure | None, str]":
-    """Draw the norms of a run's last round, of as many clients as there are colours."""
+def drawn_norms(run: Run, layout: SharedTensors | None) -> "tuple[Figure | None, str]":
+    """Draw the norms of the last round in which tensors were chosen, of as many clients as there are colours.
+
+    Returns:
+        The histograms, None where a run has no norms, and what they show.
+    """
     number, moved = last_update_norms(run) or (0, {})
     shown = dict(list(moved.items())[: len(SERIES)])
     names = None if layout is None else [name for name, _ in layout]
