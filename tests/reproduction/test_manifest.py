@@ -149,6 +149,11 @@ def test_scores_and_published_scores_are_both_in_points(paper: Paper) -> None:
         ('against = ["paper"]', 'against = ["other"]', "stands against other, which was not published"),
         ('runs = ["a"]', "", "give runs, partitions or mean_of"),
         ('runs = ["a"]', 'runs = ["b"]', "there are no runs b"),
+        (
+            'runs = ["a"]',
+            'runs = ["a"]\npictures = ["size_density"]',
+            "size_density is a picture of partitions, which the entry does not have",
+        ),
         ("minutes = 1", "minutes = 0", "runs.a.minutes: Input should be greater than 0"),
         ('kind = "highest"', 'kind = "best"', "entry.0.claims.0.kind: Input should be"),
         ("minutes = 1", r'"a\nb" = 1', "Extra inputs are not permitted"),

@@ -299,6 +299,31 @@ def test_one_failed_run_does_not_stop_the_others(manifest: Path, here: Path) -> 
     assert "8,000 clients" in found["table1"]["reason"]
 
 
+def test_pictures_of_runs(here: Path, document: Document) -> None:
+    """Learning curves over simulated time, where it is counted, and histograms of how far tensors moved."""
+    changes = {"name": "quick", "num_rounds": 2, "costs": {"device": "jetson-tx2"}, "pull": {"rule": "low"}}
+    (here / "quick.toml").write_text(tomli_w.dumps(document(changes)))
+    runs = {"quick": {"experiment": "quick.toml", "methods": ["fedavg"], "minutes": 0.1}}
+    timed = {"curves": "global", "curves_by": "simulated time"}
+    entries = [
+        {"id": "figure1", "runs": ["quick"], "pictures": ["update_norms"], **timed},
+        {"id": "figure2", "runs": ["quick"], "curves": "global"},
+    ]
+    named = [{"title": entry["id"].capitalize(), "shows": "things", **entry} for entry in entries]
+    paper = {"name": "mine", "title": "t", "source": "s", "runs": runs, "entry": named}
+    (here / "mine.toml").write_text(tomli_w.dumps(paper))
+    reproduce(Request(["mine.toml"]), 3600, here / "out", NullCallback())
+    found = {name: one["pictures"] for name, one in findings(here / "out").items()}
+    captions = [picture["caption"] for name in ("figure1", "figure2") for picture in found[name]]
+    assert [caption.split(", ", 1)[1] for caption in captions] == [
+        "here: Global test accuracy (%) by simulated time, one seed",
+        "here: How far each tensor of each client moved since its last round; round 2, seed 0.",
+        "here: Global test accuracy (%) by round, one seed",
+    ]
+    drawn = {path.stem for path in (here / "out/page/figures").iterdir()}
+    assert drawn == {picture["name"] for pictures in found.values() for picture in pictures}
+
+
 @pytest.fixture
 def folder(here: Path) -> Path:
     """A folder with made-up files of AG News."""

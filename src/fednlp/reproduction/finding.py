@@ -128,13 +128,18 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         measured=measured,
         rows=[FoundRow(name=row.name, published=row.published) for row in entry.rows],
         columns=columns,
-        claims=[
-            FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
-            for claim in entry.claims
-        ],
+        claims=found_claims(entry, columns),
         pictures=list(evidence.pictures.get(work.id, [])),
         data=used_data(work, evidence.outcomes),
     )
+
+
+def found_claims(entry: Entry, columns: Sequence[FoundColumn]) -> list[FoundClaim]:
+    """Return the claims of a table with what its found columns say of them."""
+    return [
+        FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
+        for claim in entry.claims
+    ]
 
 
 def state_of(runs: int, finished: int, reason: str) -> State:

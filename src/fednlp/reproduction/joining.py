@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 
 from fednlp.reproduction.agreement import Values
-from fednlp.reproduction.finding import found_column, state_of, verdict
+from fednlp.reproduction.finding import found_claims, found_column, state_of
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.means import with_means
 from fednlp.reproduction.naming import group_of, groups_of
-from fednlp.reproduction.results import Finding, FoundClaim, FoundColumn, FoundRun, PaperResults, Results
+from fednlp.reproduction.results import Finding, FoundColumn, FoundRun, PaperResults, Results
 
 
 def unite(papers: Mapping[str, Paper], here: Results, joined: Sequence[Results]) -> Results:
@@ -81,10 +81,7 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
         "runs": names,
         "lacks": [name for name in left if name in runs and runs[name].finished],
         "columns": columns,
-        "claims": [
-            FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
-            for claim in entry.claims
-        ],
+        "claims": found_claims(entry, columns),
         "pictures": pictured.pictures if pictured else [],
         "data": list(dict.fromkeys(data for one in findings for data in one.data)),
     }

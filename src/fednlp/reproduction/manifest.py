@@ -48,6 +48,8 @@ CurvesBy = Literal["round", "simulated time"]
 PictureName = Literal[
     "divergence_matrix", "label_heatmap", "divergence_density", "size_density", "update_norms"
 ]
+OF_RUNS = ("update_norms",)
+"""Pictures of runs; the others are of partitions."""
 
 
 class _Table(BaseModel):
@@ -201,6 +203,10 @@ class Entry(_Table):
             raise ValueError(
                 "where a column is a mean of other entries all are, and there are no runs or partitions"
             )
+        strange = [name for name in self.pictures if (name in OF_RUNS) == bool(self.partitions)]
+        if strange:
+            of = "runs" if self.partitions else "partitions"
+            raise ValueError(f"{strange[0]} is a picture of {of}, which the entry does not have")
         rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
         if len(set(rows)) < len(rows) or len(set(columns)) < len(columns):
             raise ValueError("two rows or two columns have the same name")

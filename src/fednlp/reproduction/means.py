@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from fednlp.reproduction.agreement import Values
-from fednlp.reproduction.finding import found_column, verdict
+from fednlp.reproduction.finding import found_claims, found_column
 from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.naming import group_of, group_of_cell
-from fednlp.reproduction.results import Finding, FoundClaim, FoundColumn, State
+from fednlp.reproduction.results import Finding, FoundColumn, State
 
 
 def with_means(paper: Paper, findings: Sequence[Finding]) -> list[Finding]:
@@ -37,10 +37,7 @@ def _mean(paper: Paper, entry: Entry, own: Finding, found: Mapping[str, Finding]
         "runs": _of_groups(groups, (name for part in every for name in part.runs)),
         "lacks": _of_groups(groups, (name for part in every for name in part.lacks)),
         "columns": columns,
-        "claims": [
-            FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
-            for claim in entry.claims
-        ],
+        "claims": found_claims(entry, columns),
     }
     return own.model_copy(update=changes)
 

@@ -99,10 +99,8 @@ def reproduce(
             preparation.prepare(paper, entry, found) for paper in shown.values() for entry in paper.entries
         ]
         folder.write(out, record)
-        titles = {paper.name for paper in wanted.values()}
-        asked = [
-            work for work in works if work.paper.name in titles and work.id[1] in _asked(work.paper, request)
-        ]
+        ids = {(paper.name, name) for paper in wanted.values() for name in _asked(paper, request.only)}
+        asked = [work for work in works if work.id in ids]
         say_what_is_known(asked, joined, callback.log)
         making = Making(asked, out, record, callback, end, now)
         try:
@@ -147,9 +145,9 @@ def is_asked(entry: Entry, only: Sequence[str]) -> bool:
     )
 
 
-def _asked(paper: Paper, request: Request) -> set[str]:
+def _asked(paper: Paper, only: Sequence[str]) -> set[str]:
     """Return the ids of a paper's entries that are asked for; with a mean, those that it is of."""
-    entries = [entry for entry in paper.entries if is_asked(entry, request.only)]
+    entries = [entry for entry in paper.entries if is_asked(entry, only)]
     return {name for entry in entries for name in (entry.id, *entry.mean_of)}
 
 
