@@ -203,10 +203,10 @@ class Entry(_Table):
             raise ValueError(
                 "where a column is a mean of other entries all are, and there are no runs or partitions"
             )
-        strange = [name for name in self.pictures if (name in OF_RUNS) == bool(self.partitions)]
-        if strange:
+        unfit = [name for name in self.pictures if (name in OF_RUNS) == bool(self.partitions)]
+        if unfit:
             of = "runs" if self.partitions else "partitions"
-            raise ValueError(f"{strange[0]} is a picture of {of}, which the entry does not have")
+            raise ValueError(f"{unfit[0]} is a picture of {of}, which the entry does not have")
         rows, columns = [row.name for row in self.rows], [column.name for column in self.columns]
         if len(set(rows)) < len(rows) or len(set(columns)) < len(columns):
             raise ValueError("two rows or two columns have the same name")
