@@ -71,11 +71,11 @@ def as_rows(ids: Any, labels: Any) -> list[dict[str, Any]]:
     return [{"input_ids": i, "label": y} for i, y in zip(ids.tolist(), labels.tolist(), strict=True)]
 
 
-def as_batches(ids: Any, labels: Any, size: int) -> list[Batch]:
-    """Return texts as ready-made tensors of batches."""
+def as_batches(ids: Any, labels: Any, size: int, device: str = "cpu") -> list[Batch]:
+    """Return texts as ready-made tensors of batches, which lie on the device."""
     import torch
 
-    parts = zip(ids.split(size), labels.split(size), strict=True)
+    parts = zip(ids.to(device).split(size), labels.to(device).split(size), strict=True)
     return [(part, torch.ones_like(part), own) for part, own in parts]
 
 
@@ -90,7 +90,7 @@ def take_steps(model: Any, optimizer: Any, batches: Iterable[Batch]) -> None:
 
 
 def local_training(
-    model: Any, ids: Any, labels: Any, *, onednn: bool = False, **options: Any
+    model: Any, ids: Any, labels: Any, *, device: str = "cpu", onednn: bool = False, **options: Any
 ) -> Callable[[Sequence[int]], Any]:
     """Return what makes the local trainer of fednlp for a client's examples, as a worker process has it.
 
@@ -98,6 +98,7 @@ def local_training(
         model: Changed in place.
         ids: Of all texts.
         labels: Theirs.
+        device: That trains.
         onednn: As ``runtime.onednn``.
         options: Of local training.
     """
@@ -120,7 +121,7 @@ def local_training(
         TextClassification(("0", "1")),
         Features.in_memory(as_rows(ids, labels)),
     )
-    replica = Replica(model, torch.device("cpu"), True)
+    replica = Replica(model, torch.device(device), True)
     chosen = LocalTraining(group_by_length=False, **options)
     if chosen.padding_free:
         find_padding_free(model).install()

@@ -47,6 +47,20 @@ def test_stages_halve_down_to_two(trials: int, rounds: int) -> None:
     assert total_rounds(plan) <= trials * plan[-1].rounds
 
 
+@given(st.integers(2, 40), st.integers(1, 300), st.integers(1, 300))
+def test_no_trial_is_compared_before_the_fewest_rounds(trials: int, rounds: int, least: int) -> None:
+    if least > rounds:
+        with pytest.raises(ConfigError, match="a number from 1 to"):
+            stages(trials, rounds, least)
+        return
+    plan = stages(trials, rounds, least)
+    assert plan[0].trials == trials
+    assert all(stage.rounds >= least for stage in plan)
+    assert plan[0].rounds < 2 * least or plan[-1].trials == 2  # no stage is left out that could be compared
+    if least == rounds:
+        assert [(stage.trials, stage.rounds) for stage in plan] == [(trials, rounds)]
+
+
 @given(
     st.dictionaries(st.integers(0, 50), st.none() | st.tuples(st.floats(0, 1), st.floats(0, 9)), min_size=1),
     st.integers(1, 50),
@@ -284,7 +298,7 @@ def test_clients_own_models_are_compared_by_their_own_tests(experiment: Make, tm
 
 LOWEST = "rate = 0.1 is the lowest value tried; lower ones may be better"
 HIGHEST = "rate = 10 is the highest value tried; higher ones may be better"
-EQUAL = "the last trials have the same score, and the training loss chose among them"
+EQUAL = "the best trials have the same score, and the training loss chose among them"
 
 
 @pytest.mark.parametrize(
@@ -363,29 +377,36 @@ def test_on_the_command_line(experiment: Make, tmp_path: Path, monkeypatch: pyte
     options = ["compare", str(toml), "--algorithms", "fedavg,fedprox", "--out", "cmp"]
     search = [
         "--tune",
-        "client.learning_rate=1e-3,3e-2",
+        "client.learning_rate=1e-3,1e-2,3e-2",
         "--tune",
         "fedprox:algorithm.mu=0.01,1",
         "--tune-rounds",
+        "3",
+        "--tune-from",
         "2",
     ]
     done = CliRunner().invoke(app, [*options, *search], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     for text in (
         "20% of each client's training examples; the test sets are not used",
-        "fedprox: 2 of 4 combinations: 2 up to round 2; 4 rounds in all",
+        "fedprox: 3 of 6 combinations: 3 up to round 3; 9 rounds in all",
         "Chosen for FedAvg: client.learning_rate = ",
     ):
         assert text in done.output
     page = (tmp_path / "cmp/report/report.html").read_text()
     assert "Choice of settings" in page
     with (tmp_path / "cmp/report/tuning.csv").open() as file:
-        assert len(list(csv.reader(file))) == 5
+        assert len(list(csv.reader(file))) == 7
     own = {path: path.read_bytes() for path in (tmp_path / "cmp/report").rglob("*") if path.is_file()}
     again = CliRunner().invoke(app, ["report", "cmp"], catch_exceptions=False)
     assert again.exit_code == 0, again.output
     assert {path: path.read_bytes() for path in (tmp_path / "cmp/report").rglob("*") if path.is_file()} == own
     assert len(again.output.splitlines()) == len(own)
-    alone = CliRunner().invoke(app, [*options, "--trials", "2"])
-    assert isinstance(alone.exception, ConfigError)
-    assert "--trials goes with --tune" in str(alone.exception)
+    for option in ("--trials", "--tune-from"):
+        alone = CliRunner().invoke(app, [*options, option, "2"])
+        assert isinstance(alone.exception, ConfigError)
+        assert f"{option} goes with --tune" in str(alone.exception)
+    for least in ("0", "-3", "4"):
+        wrong = CliRunner().invoke(app, [*options, *search[:-1], least])
+        assert isinstance(wrong.exception, ConfigError)
+        assert "be a number from 1 to 3" in str(wrong.exception)

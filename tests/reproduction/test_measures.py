@@ -10,7 +10,8 @@ import pytest
 from fednlp.config import Experiment
 from fednlp.partition.plot_data import overview_of_counts
 from fednlp.reports.read import ClientTable, Run
-from fednlp.reproduction.finding import found_column
+from fednlp.reproduction.finding import Evidence, found_column
+from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.measures import cells, errors
@@ -72,6 +73,45 @@ def test_shares_and_correlations_are_shown_as_papers_print_them(metric: str, fou
     )
     score = work.entry.columns[0].model_copy(update={"measure": "score"})
     assert cells(work, outcomes, score) == {"lone": {0: found}}
+
+
+@pytest.mark.parametrize(
+    ("measure", "scores", "found"),
+    [
+        ("first score", [0.25, 0.5], 25.0),
+        ("score falls", [0.2, 0.4, 0.5, 0.55, 0.575], 0.0),  # it only rises, ever more slowly
+        ("score falls", [0.20, 0.23, 0.20, 0.23, 0.20], 6.0),
+        ("score falls", [0.5], None),
+    ],
+)
+def test_a_curve_has_a_beginning_and_falls(measure: Any, scores: list[float], found: float | None) -> None:
+    work = work_of(Paper.model_validate(PAPER))
+    column = work.entry.columns[0].model_copy(update={"measure": measure})
+    cell = cells(work, Outcomes({"lone/quick": run_of(scores)}, {}), column)
+    assert cell == ({} if found is None else {"lone": {0: pytest.approx(found)}})
+
+
+@pytest.mark.parametrize(
+    ("environment", "named"),
+    [
+        ({"processor": "P"}, "P"),
+        ({"processor": "P", "gpu": "G"}, "P + G"),
+        ({"processor": "", "gpu": "G"}, "G"),
+        ({}, ""),
+    ],
+)
+def test_a_gpu_that_trained_is_named_beside_the_processor(environment: dict[str, str], named: str) -> None:
+    job = work_of(Paper.model_validate(PAPER)).jobs["lone"][0]
+    run = replace(run_of([0.5]), environment={"data": {"metric": "accuracy"}, **environment})
+    assert Evidence(Outcomes({job.name: run}, {}), Record(), {}, {}).run(job).processor == named
+
+
+def test_the_first_score_has_the_error_of_a_share_of_right_answers() -> None:
+    work = work_of(Paper.model_validate(PAPER))
+    run = run_of([0.5, 1.0])
+    run = replace(run, summary={**(run.summary or {}), "data": {"test": 99}})
+    column = work.entry.columns[0].model_copy(update={"measure": "first score"})
+    assert errors(work, Outcomes({"lone/quick": run}, {}), column) == {"lone": pytest.approx(50 / 101**0.5)}
 
 
 def test_personal_scores_are_those_after_fine_tuning_where_there_is_any() -> None:

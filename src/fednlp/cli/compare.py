@@ -57,6 +57,12 @@ def compare(
         int | None,
         typer.Option(help="With --tune: the most rounds of a trial; the experiment's if left out."),
     ] = None,
+    tune_from: Annotated[
+        int | None,
+        typer.Option(
+            help="With --tune: the fewest rounds after which trials are compared; if left out, as few as halving needs."
+        ),
+    ] = None,
 ) -> None:
     """Compare algorithms and baselines over seeds; finished runs are not repeated.
 
@@ -73,7 +79,7 @@ def compare(
         _Comparison(one, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded))
         for one in loaded
     ]
-    search = _search_options(tune, trials, tune_rounds)
+    search = _search_options(tune, trials, tune_rounds, tune_from)
     for comparison in comparisons:  # all mistakes before the first run
         _check(comparison, search)
     found: dict[str, Groups] = {}
@@ -178,18 +184,21 @@ def _across(found: "dict[str, Groups]", folder: Path) -> list[Path]:
     return pages
 
 
-def _search_options(tune: list[str] | None, trials: int | None, rounds: int | None) -> dict[str, Any]:
+def _search_options(
+    tune: list[str] | None, trials: int | None, rounds: int | None, least: int | None
+) -> dict[str, Any]:
     """Return the arguments of a search for settings; none without ``--tune``."""
     from fednlp.simulation.trial_plan import parse_grid
 
     if not tune:
-        for option, value in (("--trials", trials), ("--tune-rounds", rounds)):
+        given = (("--trials", trials), ("--tune-rounds", rounds), ("--tune-from", least))
+        for option, value in given:
             if value is not None:
                 raise ConfigError(
                     f"{option} goes with --tune, which says what is chosen: add it, or leave {option} out"
                 )
         return {}
-    return {"grid": parse_grid(tune), "trials": trials, "rounds": rounds}
+    return {"grid": parse_grid(tune), "trials": trials, "rounds": rounds, "least": least}
 
 
 def _tuned(

@@ -53,7 +53,7 @@ class Evidence:
             finished=job in self.outcomes,
             seconds=round(self.record.seconds.get(job.name, run.total("seconds") if run else 0.0), 2),
             cpu_seconds=self.record.cpu_seconds.get(job.name),
-            processor=str(where.get("processor")) if run else "",
+            processor=" + ".join(str(where[key]) for key in ("processor", "gpu") if where.get(key)),
             cores=cores if isinstance(cores, int) else 0,
             settings=job.settings,
         )

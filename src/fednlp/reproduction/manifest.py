@@ -9,6 +9,8 @@ from fednlp.reproduction.agreement import Claim
 
 Measure = Literal[
     "score",
+    "first score",
+    "score falls",
     "personal",
     "sent",
     "sent a round",
@@ -30,12 +32,14 @@ Measure = Literal[
 """What a cell shows.
 
 ``score`` and ``personal`` are the task's metric on the whole test set and on the clients' own, after their fine-tuning
-where there is any, in points where it is a share. ``... to target`` is what was spent when the score first reached the
-column's target. ``engine on client`` is a model's score on one client's tests, or its mean over them. ``training``,
-``labelling`` and ``sending time`` are the parts of ``simulated time``. ``divergence`` and ``size spread`` are of a
-partition: the clients' mean Jensen-Shannon divergence from the prior, and the sizes' standard deviation divided by
-their mean. ``label share`` is the share of a client's training examples that have a label, in points: the rows are
-clients and the columns labels.
+where there is any, in points where it is a share. ``first score`` is the score of the first evaluation. ``score
+falls`` is the sum of all falls from one evaluation to the next, 0 for a curve that only rises. Both are of the clients'
+own scores where the entry's measure is ``personal``. ``... to target`` is what was spent when the score first reached
+the column's target. ``engine on client`` is a model's score on one client's tests, or its
+mean over them. ``training``, ``labelling`` and ``sending time`` are the parts of ``simulated time``. ``divergence`` and
+``size spread`` are of a partition: the clients' mean Jensen-Shannon divergence from the prior, and the sizes' standard
+deviation divided by their mean. ``label share`` is the share of a client's training examples that have a label, in
+points: the rows are clients and the columns labels.
 """
 
 OF_PARTITIONS = ("divergence", "size spread", "label share")

@@ -1,7 +1,8 @@
 """The figures of a table's cells, from finished runs and partitions."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 from fednlp.formatting.units import is_correlation, is_share
@@ -67,9 +68,11 @@ def errors(work: Work, outcomes: Outcomes, column: Column) -> dict[str, float]:
 def _error(run: Run, measure: Measure) -> float | None:
     """Return the standard error of a run's score, in points; None where it is no share of right answers."""
     shares = _SHARES_OF_EXAMPLES.get(task_of(run.summary or {}), ())
-    if measure not in ("score", "personal") or run.metric not in shares:
+    if measure not in ("score", "first score", "personal") or run.metric not in shares:
         return None
-    accuracy, examples = _scores(run, measure).get(run.metric), examples_of(run, "test")
+    first = next(iter(_curve(run, "global")), None)
+    accuracy = first if measure == "first score" else _scores(run, measure).get(run.metric)
+    examples = examples_of(run, "test")
     return 100 * standard_error(accuracy, examples) if accuracy is not None and examples else None
 
 
@@ -131,6 +134,10 @@ def _value(
     match measure:
         case "score" | "personal":
             return _points(run, _scores(run, measure).get(run.metric))
+        case "first score":
+            return _points(run, next(iter(_curve(run, part)), None))
+        case "score falls":
+            return _points(run, _falls(_curve(run, part)))
         case "sent":
             return run.total("bytes_up") + run.total("bytes_down")
         case "sent a round":
@@ -143,6 +150,17 @@ def _value(
             return _on_client(run, row.engine, column.client)
         case _:
             return None if target is None else _to_target(run, measure, part, target)
+
+
+def _curve(run: Run, part: str) -> list[float]:
+    """Return a run's scores in the order of its evaluations."""
+    return [float(value) for value in curve(run, f"{part}.{run.metric}")[1]]
+
+
+def _falls(values: Sequence[float]) -> float | None:
+    """Return the sum of the falls from each value to the next; None of a single value."""
+    falls = [max(earlier - later, 0.0) for earlier, later in pairwise(values)]
+    return math.fsum(falls) if falls else None
 
 
 def _scores(run: Run, measure: Measure) -> Mapping[str, Any]:

@@ -31,7 +31,8 @@ class FoundRun(_Part):
         finished: Whether it is finished.
         seconds: What it took, measured.
         cpu_seconds: CPU seconds of its processes; None where they are not known.
-        processor: Of the machine of a finished run; empty for others and for partitions.
+        processor: Of the machine of a finished run; empty for others and for partitions. A GPU that trained stands
+            behind a plus sign.
         cores: Of that machine.
         settings: A digest of what decides its result; empty where it is not known, and for partitions.
     """

@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
+import torch
 
 from fednlp.partition import Partition
 from fednlp.processor import processor
@@ -16,7 +17,11 @@ from fednlp.simulation.run_dir import RunDir
 
 
 def write_facts(
-    directory: RunDir, components: RunComponents, partition: Partition, start: dict[str, str]
+    directory: RunDir,
+    components: RunComponents,
+    partition: Partition,
+    start: dict[str, str],
+    device: torch.device | None = None,
 ) -> None:
     """Write what a run begins with: versions, machine, data, task, and the labels of each client where these are few.
 
@@ -25,6 +30,7 @@ def write_facts(
         components: Data, task and features of the run.
         partition: The examples of each client.
         start: Fingerprints of the model that the run begins with.
+        device: What trains on this machine; a GPU is named.
     """
     data = components.data
     facts = {
@@ -38,7 +44,7 @@ def write_facts(
         "metric": components.task.metric,
         **({"drawn_from": dict(data.drawn_from)} if data.drawn_from else {}),
     }
-    directory.write_json("environment.json", {**_environment(facts), "start": start})
+    directory.write_json("environment.json", {**_environment(facts, device), "start": start})
     directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
     clients, labels = partition.num_clients, len(data.label_names)
     if not len(data.train_numbers) or data.schema.kind != "class" or clients * labels > 200_000:
@@ -54,8 +60,9 @@ def write_facts(
     directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
 
 
-def _environment(data: dict[str, Any]) -> dict[str, Any]:
+def _environment(data: dict[str, Any], device: torch.device | None) -> dict[str, Any]:
     """Return the versions of packages, facts on this machine, and the facts on the data."""
+    on_gpu = device is not None and device.type == "cuda"
     packages = ("fednlp", "torch", "transformers", "tokenizers", "numpy")
     return {
         **{name: _version(name) for name in packages},
@@ -63,6 +70,7 @@ def _environment(data: dict[str, Any]) -> dict[str, Any]:
         "platform": platform.platform(),
         "processor": processor(),
         "cpu_count": os.cpu_count(),
+        **({"gpu": torch.cuda.get_device_name(device)} if on_gpu else {}),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": data,
     }

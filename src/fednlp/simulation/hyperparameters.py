@@ -56,6 +56,7 @@ def tune(
     *,
     trials: int | None = None,
     rounds: int | None = None,
+    least: int | None = None,
     validation_fraction: float = 0.2,
     callback: Callback | None = None,
 ) -> dict[str, SearchResult]:
@@ -70,6 +71,8 @@ def tune(
             there.
         trials: The trials of each method; by default as many as the fewest combinations of a method.
         rounds: The most rounds of a trial; by default those of the experiment.
+        least: The fewest rounds after which trials are compared; by default as few as halving needs. With as many as
+            ``rounds``, all trials are trained in full.
         validation_fraction: The share of each client's training examples that trials are compared on.
         callback: Reports progress; by default as for :func:`fednlp.run`.
 
@@ -91,6 +94,7 @@ def tune(
         kept,
         trials=trials,
         rounds=rounds,
+        least=least,
         validation_fraction=validation_fraction,
     )
     callback = callback or default_callback()
@@ -152,8 +156,9 @@ def doubts(found: SearchResult) -> list[str]:
             )
     stages_done = max(map(len, found.scores), default=0)
     last = [scores[-1] for scores in found.scores if len(scores) == stages_done]
-    if len(last) > 1 and len(set(last)) == 1:
-        reasons.append("the last trials have the same score, and the training loss chose among them")
+    known = [score for score in last if score is not None]
+    if known and known.count(max(known)) > 1:
+        reasons.append("the best trials have the same score, and the training loss chose among them")
     return reasons
 
 

@@ -31,6 +31,7 @@ from fednlp.simulation.run_dir import RunDir, saving, start_again
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import open_run, train
 from fednlp.tasks import require_trusted
+from fednlp.training.worker_spec import pick_device
 
 
 def run(
@@ -254,4 +255,6 @@ def _write_start(
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
         directory.write_json("data.json", look.values(texts=False))
-        write_facts(directory, components, partition, start)
+        runtime = experiment.runtime
+        device = pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping)
+        write_facts(directory, components, partition, start, device)

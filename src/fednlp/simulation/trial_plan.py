@@ -131,6 +131,7 @@ def plan_searches(
     *,
     trials: int | None = None,
     rounds: int | None = None,
+    least: int | None = None,
     validation_fraction: float = 0.2,
 ) -> list[MethodSearch]:
     """Say what is tried of each method, before anything is run.
@@ -145,6 +146,7 @@ def plan_searches(
         folder: Where the trials are kept.
         trials: The trials of each method; by default as many as the fewest combinations of a method.
         rounds: The most rounds of a trial; by default those of the experiment.
+        least: The fewest rounds after which trials are compared; by default as few as halving needs.
         validation_fraction: The share of each client's training examples that trials are compared on.
 
     Raises:
@@ -163,7 +165,7 @@ def plan_searches(
             f"{fewest} has {plural(len(options[fewest]), 'combination')} of these values, and every method gets the "
             f"same number of trials: give its settings more values, or at most {len(options[fewest])} trials"
         )
-    plan = stages(wanted, experiment.num_rounds if rounds is None else rounds)
+    plan = stages(wanted, experiment.num_rounds if rounds is None else rounds, least)
     searches = []
     for method in methods:
         lacking = tuple(key for key in grid if ":" not in key and key not in accepted[method])
