@@ -70,8 +70,10 @@ def _error(run: Run, measure: Measure) -> float | None:
     shares = _SHARES_OF_EXAMPLES.get(task_of(run.summary or {}), ())
     if measure not in ("score", "first score", "personal") or run.metric not in shares:
         return None
-    first = next(iter(_curve(run, "global")), None)
-    accuracy = first if measure == "first score" else _scores(run, measure).get(run.metric)
+    if measure == "first score":
+        accuracy = next(iter(_curve(run, f"global.{run.metric}")), None)
+    else:
+        accuracy = _scores(run, measure).get(run.metric)
     examples = examples_of(run, "test")
     return 100 * standard_error(accuracy, examples) if accuracy is not None and examples else None
 
@@ -121,8 +123,7 @@ def _targets(
 
 
 def _last(run: Run, name: str) -> float | None:
-    values = curve(run, name)[1]
-    return float(values[-1]) if len(values) else None
+    return next(reversed(_curve(run, name)), None)
 
 
 def _value(
@@ -135,9 +136,9 @@ def _value(
         case "score" | "personal":
             return _points(run, _scores(run, measure).get(run.metric))
         case "first score":
-            return _points(run, next(iter(_curve(run, part)), None))
+            return _points(run, next(iter(_curve(run, f"{part}.{run.metric}")), None))
         case "score falls":
-            return _points(run, _falls(_curve(run, part)))
+            return _points(run, _falls(_curve(run, f"{part}.{run.metric}")))
         case "sent":
             return run.total("bytes_up") + run.total("bytes_down")
         case "sent a round":
@@ -152,9 +153,9 @@ def _value(
             return None if target is None else _to_target(run, measure, part, target)
 
 
-def _curve(run: Run, part: str) -> list[float]:
-    """Return a run's scores in the order of its evaluations."""
-    return [float(value) for value in curve(run, f"{part}.{run.metric}")[1]]
+def _curve(run: Run, name: str) -> list[float]:
+    """Return the values of a metric of :func:`fednlp.reports.read.curve`, in the order of the rounds."""
+    return [float(value) for value in curve(run, name)[1]]
 
 
 def _falls(values: Sequence[float]) -> float | None:
