@@ -98,7 +98,7 @@ def results(
         shows=entry.shows,
         here="",
         command="",
-        state=state_of(len(SOURCES), len(found), reason),
+        state=state_of(bool(found), len(found) == len(SOURCES) and not reason),
         reason=reason,
         runs=list(dict.fromkeys([*NAMES, *(name_of(*source, of) for source in found)])),
         expected=1.0,
@@ -254,6 +254,20 @@ def test_a_run_without_a_cell_is_known() -> None:
     assert known(of, of.entries[0], [theirs]) == set(NAMES) - {name_of("c", 2)}
 
 
+def test_figures_stay_where_a_table_gets_a_column() -> None:
+    """The table is made in part until its runs are made again, also where these pages are joined in their turn."""
+    theirs = results(dict.fromkeys(SOURCES, 1.0), "")
+    wider = paper(columns=[{"name": "here", "against": ["paper"]}, {"name": "sent", "measure": "sent"}])
+    union = unite({wider.name: wider}, results({}, "the time was over", of=wider), [theirs])
+    (table,) = union.papers[0].entries
+    old, new = table.columns
+    assert old == theirs.papers[0].entries[0].columns[0]
+    assert (new.figures, table.state, table.lacks) == ({}, "in part", NAMES)
+    again = unite({wider.name: wider}, results({}, "the time was over", of=wider), [union])
+    assert again == union
+    assert known(wider, wider.entries[0], [union]) == frozenset()
+
+
 def test_what_the_manifest_no_longer_has_is_left_out() -> None:
     theirs = results(dict.fromkeys(SOURCES, 1.0), "")
     changed = paper(rows=[row("A", "a"), row("New", "b")], claims=[])
@@ -268,6 +282,7 @@ def test_what_the_manifest_no_longer_has_is_left_out() -> None:
         (table,) = union.papers[0].entries
         (column,) = table.columns
         assert column.figures.keys() <= {"A"}
+        assert table.state == ("in part" if column.figures else "not made")
         assert set(union.finished(table)) == finished
         assert union.ran(table).seconds == len(NAMES), (
             "the runs were made, also those of which it lacks a figure"
@@ -564,6 +579,11 @@ def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
     )
     assert reason_elsewhere(work, []) == ""
     assert reason_elsewhere(work, [joined("stopped", every - SEEDS)]) == "", "without the runs of a method"
+    some = Joined(part(dict.fromkeys(SOURCES, 1.0), ("a", 0)), {})
+    assert reason_elsewhere(work, [some]) == "the time was over"
+    wider = paper(columns=[{"name": "here"}, {"name": "sent", "measure": "sent"}], claims=[])
+    more = Work(wider, wider.entries[0], {"r": [job]})
+    assert reason_elsewhere(more, [some]) == "", "more is left here, since the table has got a column"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from fednlp.reports.document import Picture
 from fednlp.reproduction.changed import with_same_settings
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.joining import shown_of
+from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of
 from fednlp.reproduction.results import Results
@@ -115,12 +116,17 @@ def reason_elsewhere(work: Work, joined: Sequence[Joined]) -> str:
     """Return why a table of which nothing was begun here was not finished by the other one who was to make it.
 
     It is empty where this says nothing of what is left: there is no other one, several have different reasons, fewer
-    of the table's runs could be made there than here, or the table has got further methods since.
+    of the table's runs could be made there than here, or the table has got further methods, rows or columns since.
     """
     groups = groups_of(work.paper, work.entry)
-    others = [finding for one in joined if (finding := one.results.finding(*work.id))]
-    whole = [one for one in others if groups <= set(map(group_of, one.runs))]
-    reasons = {finding.reason for finding in whole if len(finding.runs) >= len(work.every)}
+    reasons = {
+        finding.reason
+        for results in (one.results for one in joined)
+        if (finding := results.finding(*work.id))
+        and groups <= set(map(group_of, finding.runs))
+        and known(work.paper, work.entry, [results]).issuperset(results.finished(finding))
+        and len(finding.runs) >= len(work.every)
+    }
     return reasons.pop() if len(reasons) == 1 else ""
 
 

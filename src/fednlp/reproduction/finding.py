@@ -121,7 +121,9 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         shows=entry.shows,
         here=entry.here,
         command="" if entry.impossible else _command(word, [entry.id], needed_data(work.paper, entry)),
-        state="impossible" if entry.impossible else state_of(len(jobs), finished, reason),
+        state="impossible"
+        if entry.impossible
+        else state_of(finished > 0, finished == len(jobs) and not reason),
         reason=reason,
         runs=[job.label for job in jobs],
         expected=60 * minutes,
@@ -142,11 +144,16 @@ def found_claims(entry: Entry, columns: Sequence[FoundColumn]) -> list[FoundClai
     ]
 
 
-def state_of(runs: int, finished: int, reason: str) -> State:
-    """Return the state of a table that can be made, by its number of runs and why it is not finished."""
-    if not finished:
+def state_of(shown: bool, finished: bool) -> State:
+    """Return the state of a table that can be made.
+
+    Args:
+        shown: Some of it is there.
+        finished: All of it is.
+    """
+    if not shown:
         return "not made"
-    return "made" if finished == runs and not reason else "in part"
+    return "made" if finished else "in part"
 
 
 def found_column(

@@ -75,14 +75,16 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
     reason = own.reason or next((one.reason for one in others if left and one.reason), "")
     columns = [_column(entry, column, findings) for column in entry.columns]
     pictured = every[shown_of(every, paper.name, entry.id)].finding(paper.name, entry.id)
+    pictures = pictured.pictures if pictured else []
+    shown = bool(pictures) or any(one.figures for one in columns) or len(left) < len(names)
     changes = {
-        "state": state_of(len(names), len(names) - len(left), reason),
+        "state": state_of(shown, not left and not reason),
         "reason": reason,
         "runs": names,
         "lacks": [name for name in left if name in runs and runs[name].finished],
         "columns": columns,
         "claims": found_claims(entry, columns),
-        "pictures": pictured.pictures if pictured else [],
+        "pictures": pictures,
         "data": list(dict.fromkeys(data for one in findings for data in one.data)),
     }
     return own.model_copy(update=changes)

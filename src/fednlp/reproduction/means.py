@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from fednlp.reproduction.agreement import Values
-from fednlp.reproduction.finding import found_claims, found_column
+from fednlp.reproduction.finding import found_claims, found_column, state_of
 from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.naming import group_of, group_of_cell
-from fednlp.reproduction.results import Finding, FoundColumn, State
+from fednlp.reproduction.results import Finding, FoundColumn
 
 
 def with_means(paper: Paper, findings: Sequence[Finding]) -> list[Finding]:
@@ -30,9 +30,8 @@ def _mean(paper: Paper, entry: Entry, own: Finding, found: Mapping[str, Finding]
     reasons = (why for one in columns for why in _reasons(entry, parts[one.name], one.figures))
     reason = "; ".join(dict.fromkeys(reasons))
     groups, every = _groups(paper, entry), [found[name] for name in entry.mean_of]
-    state: State = "not made" if not any(one.figures for one in columns) else "in part" if reason else "made"
     changes = {
-        "state": state,
+        "state": state_of(any(one.figures for one in columns), not reason),
         "reason": reason,
         "runs": _of_groups(groups, (name for part in every for name in part.runs)),
         "lacks": _of_groups(groups, (name for part in every for name in part.lacks)),

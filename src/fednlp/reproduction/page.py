@@ -168,7 +168,7 @@ def _agreeing(entries: Sequence[Finding]) -> str:
 
 
 def _paper_page(results: Results, paper: PaperResults, drawn: Mapping[str, Picture]) -> Document:
-    found = [entry for entry in paper.entries if results.finished(entry)]
+    found = [entry for entry in paper.entries if entry.state in ("made", "in part")]
     ran = results.ran(paper)
     missing = [entry for entry in paper.entries if entry.reason and entry.state != "impossible"]
     others = [[one.title, one.shows, one.reason] for one in paper.entries if one.state == "impossible"]
