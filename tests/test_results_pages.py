@@ -1,5 +1,7 @@
 """The pages in docs/results are what the code makes of their results.json, and have every table and figure."""
 
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,8 @@ from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of, partition_name
 from fednlp.reproduction.results import Results
-from fednlp.reproduction.write import FIGURES, RESULTS, copy_pages, markdown_pages
+from fednlp.reproduction.stored_pages import FIGURES, RESULTS, read_results
+from fednlp.reproduction.write import copy_pages, markdown_pages
 
 from .docs_blocks import ROOT, blocks, check_command
 
@@ -87,25 +90,59 @@ def test_commands_exist(page: Path) -> None:
 
 
 def test_pages_are_copied_with_their_figures_and_replace_older_ones(tmp_path: Path) -> None:
+    """What is not of the older pages stays."""
+    (one, *_) = [paper for paper in FOUND.papers if any(entry.pictures for entry in paper.entries)]
+    older = FOUND.model_copy(update={"papers": [one.model_copy(update={"name": "old", "number": ""})]})
+    picture = next(picture.name for entry in one.entries for picture in entry.pictures)
     (tmp_path / FIGURES).mkdir()
-    (tmp_path / "old.md").write_text("x")
-    (tmp_path / RESULTS).write_text("{}")
-    (tmp_path / FIGURES / "old.png").write_bytes(b"x")
+    (tmp_path / RESULTS).write_text(older.to_json())
+    for name in (
+        "paper-old.md",
+        "paper-old.html",
+        "index.html",
+        f"{FIGURES}/{picture}.png",
+        "mine.md",
+        f"{FIGURES}/mine.png",
+    ):
+        (tmp_path / name).write_text("x")
     copy_pages(FOLDER, tmp_path)
-    for path in (path for path in FOLDER.rglob("*") if path.is_file()):
-        assert (tmp_path / path.relative_to(FOLDER)).read_bytes() == path.read_bytes()
-    assert not (tmp_path / "old.md").exists()
-    assert not (tmp_path / FIGURES / "old.png").exists()
+    copied = {path.relative_to(FOLDER) for path in FOLDER.rglob("*") if path.is_file()}
+    for path in copied:
+        assert (tmp_path / path).read_bytes() == (FOLDER / path).read_bytes()
+    left = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert left - copied == {Path("mine.md"), Path(f"{FIGURES}/mine.png")}
 
 
-def test_pages_are_never_copied_into_a_folder_of_other_files(tmp_path: Path) -> None:
-    """The pages that lie there are removed first, so they have to be pages of this command."""
-    notes = tmp_path / "notes.md"
-    notes.write_text("mine")
-    with pytest.raises(RunError, match=r"holds files but no results\.json: choose a new folder"):
+@pytest.mark.parametrize("lies", [None, "{}", "not JSON"])
+def test_pages_are_never_copied_into_a_folder_of_other_files(lies: str | None, tmp_path: Path) -> None:
+    """A ``results.json`` of another tool does not make them pages."""
+    (tmp_path / "README.md").write_text("mine")
+    if lies is not None:
+        (tmp_path / RESULTS).write_text(lies)
+    before = {path: path.read_text() for path in tmp_path.iterdir()}
+    with pytest.raises(RunError, match=r"holds files but no results\.json of fednlp reproduce: choose a new"):
         copy_pages(FOLDER, tmp_path)
-    assert [*tmp_path.iterdir()] == [notes]
-    assert notes.read_text() == "mine"
+    assert {path: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+def test_only_pictures_of_the_folder_are_copied(tmp_path: Path) -> None:
+    """No link to a private file, and no pipe, which would be read for ever."""
+    source, target, secret = tmp_path / "source", tmp_path / "target", tmp_path / "secret.png"
+    shutil.copytree(FOLDER, source)
+    linked, piped, text, *kept = sorted((source / FIGURES).iterdir())
+    for path in (linked, piped, text):
+        path.unlink()
+    secret.write_bytes(kept[0].read_bytes())
+    linked.symlink_to(secret)
+    os.mkfifo(piped)
+    text.write_text("no picture")
+    (source / FIGURES / "other.png").write_bytes(secret.read_bytes())
+    copy_pages(source, target)
+    assert sorted(path.name for path in (target / FIGURES).iterdir()) == [path.name for path in kept]
+    named = read_results(target)
+    assert {path.stem for path in kept} == {
+        one.name for paper in named.papers for entry in paper.entries for one in entry.pictures
+    }
 
 
 def test_every_claim_that_disagrees_says_what_was_tried() -> None:

@@ -5,8 +5,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from fednlp.deployment.answers import MOST_COUNTED, MOST_FACTS, require_own
+from fednlp.costs.fleet import local_examples
+from fednlp.deployment.answers import (
+    MOST_CALLS,
+    MOST_COUNTED,
+    MOST_FACTS,
+    MOST_LOSS,
+    most_counts,
+    require_own,
+)
 from fednlp.deployment.disclosure import told_sizes
 from fednlp.deployment.gathering import sites_partition
 from fednlp.deployment.policy import Allow
@@ -15,9 +25,12 @@ from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.round import mean_over_examples
 from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import ClientModelResult, LabelsKept
+from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, LabelsKept
+from fednlp.training.local_training import LocalTraining
 
 ASKED = TrainRequest(2, 1, 1.0)
+SCORED = ClientModelRequest(2, 1, True, False)
+MOST = most_counts(LocalTraining(), 1000)
 GOOD = ClientResult(2, 1.0, examples=7, steps=3, loss=1.5, facts={"update_norms": [1.0]})
 
 
@@ -26,21 +39,78 @@ def said(**changes: Any) -> Any:
     return from_json(json.loads(json.dumps({**(to_json(GOOD) or {}), **changes})))
 
 
+def check(answer: Any, kind: type[Any] = ClientResult, metric: str = "accuracy") -> None:
+    """Check an answer of a site with 1000 examples."""
+    require_own(SCORED if kind is ClientModelResult else ASKED, answer, kind, MOST, metric)
+
+
 def test_an_answer_to_what_was_asked_is_taken() -> None:
-    require_own(ASKED, said(), ClientResult)
-    require_own(ASKED, said(examples=MOST_COUNTED, loss=float("nan")), ClientResult)
+    check(said())
+    check(said(**{name: count for name, count in MOST.items() if name != "labels"}, bytes_up=MOST_COUNTED))
+    check(said(loss=7 * MOST_LOSS, metrics={"tau": -1e18}))
+    check(said(error="its loss is no number", loss=float("nan")))
 
 
 @pytest.mark.parametrize("name", ["examples", "steps", "gradient_examples", "bytes_up", "bytes_down"])
-@pytest.mark.parametrize("count", [-1, MOST_COUNTED + 1, 10**4000])
+@pytest.mark.parametrize("count", [-1, 1, 10**4000])
 def test_a_count_that_cannot_be_is_refused(name: str, count: int) -> None:
+    past = MOST.get(name, MOST_COUNTED) + 1 if count == 1 else count
     with pytest.raises(RunError, match=f"a number of {name} that cannot be"):
-        require_own(ASKED, said(**{name: count}), ClientResult)
+        check(said(**{name: past}))
 
 
-def test_the_largest_counts_have_a_mean() -> None:
-    most = said(examples=MOST_COUNTED, metrics={"tau": 1.0})
-    assert mean_over_examples([most, most]) == {"tau": 1.0}
+@given(st.integers(1, 10**6), st.integers(1, 64), st.integers(1, 5), st.sampled_from([-1, 1, 7, 300]))
+def test_what_a_client_counts_is_within_the_bounds(
+    examples: int, batch: int, epochs: int, steps: int
+) -> None:
+    """A method that takes the local steps so often as it may counts what the bound allows, and no more."""
+    options = LocalTraining(num_train_epochs=epochs, per_device_train_batch_size=batch, max_steps=steps)
+    seen = local_examples([examples], epochs=epochs, batch_size=batch, max_steps=steps)[0]
+    most = most_counts(options, examples)
+    assert MOST_CALLS * seen <= most["examples"] <= MOST_CALLS * (seen + batch * options.steps(examples))
+    assert most["steps"] == MOST_CALLS * options.steps(examples)
+
+
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1e308, 1e308, 7.1 * MOST_LOSS])
+def test_a_loss_that_cannot_be_is_refused(loss: float) -> None:
+    with pytest.raises(RunError, match=r"a loss of \S+, which cannot be"):
+        check(said(loss=loss))
+    with pytest.raises(RunError, match=r"a 'tau' of \S+, which cannot be"):
+        check(said(metrics={"tau": loss * 1e12}))
+
+
+@pytest.mark.parametrize(
+    ("metric", "score"),
+    [
+        ("accuracy", 1e17),
+        ("accuracy", 1.1),
+        ("mcc", -1.5),
+        ("perplexity", float("inf")),
+        ("bleu", float("nan")),
+    ],
+)
+def test_a_score_that_cannot_be_is_refused(metric: str, score: float) -> None:
+    with pytest.raises(RunError, match=f"a {metric} of .*, which cannot be"):
+        check(ClientModelResult(2, own=score), ClientModelResult, metric)
+
+
+@pytest.mark.parametrize(
+    ("metric", "score"), [("accuracy", 1.0), ("mcc", -1.0), ("bleu", 30.0), ("mse", 1e9), ("f1", None)]
+)
+def test_a_score_that_can_be_is_taken(metric: str, score: float | None) -> None:
+    check(ClientModelResult(2, own=score), ClientModelResult, metric)
+
+
+@pytest.mark.parametrize("more", [{"everyone": {"accuracy": 1.0}}, {"by_owner": [1.0]}])
+def test_a_site_has_no_scores_on_the_tests_of_others(more: dict[str, Any]) -> None:
+    with pytest.raises(RunError, match="tests that are not its own"):
+        check(replace(ClientModelResult(2, own=0.5), **more), ClientModelResult)
+
+
+def test_the_largest_numbers_have_a_mean() -> None:
+    most = said(examples=MOST["examples"], metrics={"tau": 2.0**59})
+    check(most)
+    assert mean_over_examples([most, most]) == {"tau": 2.0**59}
 
 
 def test_facts_are_short() -> None:
@@ -49,18 +119,20 @@ def test_facts_are_short() -> None:
         deep = [deep]
     for facts in ({"x": "y" * MOST_FACTS}, {"x": int("9" * 4000 + "9" * 4000, 16)}):
         with pytest.raises(RunError, match="characters beside its numbers"):
-            require_own(ASKED, replace(GOOD, facts=facts), ClientResult)
-    require_own(ASKED, replace(GOOD, facts={"x": deep}), ClientResult)
+            check(replace(GOOD, facts=facts))
+    check(replace(GOOD, facts={"x": deep}))
 
 
 def test_a_site_speaks_for_itself_of_what_it_was_asked() -> None:
     for answer in (said(client=1), ClientModelResult(2), LabelsKept(2, 1), None):
         with pytest.raises(RunError, match="something else than it was asked"):
-            require_own(ASKED, answer, ClientResult)
+            check(answer)
     with pytest.raises(RunError, match="another weight"):
-        require_own(ASKED, said(weight=0.5), ClientResult)
+        check(said(weight=0.5))
     with pytest.raises(RunError, match="a number of labels that cannot be"):
-        require_own(ASKED, LabelsKept(2, -1), LabelsKept)
+        check(LabelsKept(2, -1), LabelsKept)
+    with pytest.raises(RunError, match="a number of labels that cannot be"):
+        check(LabelsKept(2, 1001), LabelsKept)
 
 
 def test_a_site_that_claims_many_examples_does_not_fill_the_servers_memory() -> None:

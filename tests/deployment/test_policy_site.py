@@ -203,6 +203,7 @@ RESULTS = st.builds(
     examples=st.integers(1, 1000),
     steps=st.integers(1, 100),
     loss=st.floats(0, 1e6),
+    gradient_examples=st.integers(0, 1000),
 )
 
 
@@ -216,6 +217,7 @@ def test_two_sites_that_differ_in_what_is_not_told_answer_alike(
     assert told_result(silent, one) == told_result(silent, other)
     mean = told_result(Allow(tell_size=False), one)
     assert (mean.examples, mean.steps, mean.loss) == (1, 0, one.loss / one.examples)
+    assert mean.gradient_examples == 0
     assert told_result(Allow(), one) is one
 
 

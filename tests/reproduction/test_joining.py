@@ -33,6 +33,7 @@ from fednlp.reproduction.results import (
     PaperResults,
     Results,
 )
+from fednlp.reproduction.stored_pages import read_results, with_pictures
 from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
 
@@ -91,7 +92,9 @@ def results(
         for one in entry.rows
     }
     figures = {name: values for name, values in rows.items() if values}
-    columns = [found_column(entry, column, figures, dict.fromkeys(figures, 1.0)) for column in entry.columns]
+    columns = [
+        found_column(of, entry, column, figures, dict.fromkeys(figures, 1.0)) for column in entry.columns
+    ]
     finding = Finding(
         id=entry.id,
         title=entry.title,
@@ -513,7 +516,7 @@ def test_what_a_run_that_is_left_needs_is_left_too(here: Path, monkeypatch: pyte
     def left(**found: dict[int, float]) -> set[str]:
         (given,) = results({}, "time", of=of).papers
         (table,) = given.entries
-        columns = [found_column(of.entries[0], of.entries[0].columns[0], found, {})]
+        columns = [found_column(of, of.entries[0], of.entries[0].columns[0], found, {})]
         source = {"First": ("fedavg", "first"), "A": ("fedavg", "later"), "B": ("fedopt", "later")}
         names = [
             name_of(source[name][0], seed, of, source[name][1])
@@ -610,10 +613,10 @@ def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
         (lambda text: text.replace('{"0": ', f'{{"{"9" * 5000}": ', 1), "9…: unable to parse"),
         (lambda text: text.replace('"A": {"0": ', f'"{"A" * 9999}": {{"x": ', 1), "A…: input should be"),
         (
-            lambda text: text.replace("mine-figure1-curves-0", "../../secret"),
+            lambda text: text.replace("mine-table1-curves-0", "../../secret"),
             "pictures.0.name: string should",
         ),
-        (lambda text: text.replace("mine-figure1-curves-0", "/etc/passwd"), "pictures.0.name: string should"),
+        (lambda text: text.replace("mine-table1-curves-0", "/etc/passwd"), "pictures.0.name: string should"),
         (lambda text: text.replace('"name": "mine"', '"name": "../mine"'), "name: string should match"),
         (lambda text: text + " " * (17 << 20), "it has more than 16 MiB"),
     ],
@@ -636,13 +639,14 @@ def test_a_hostile_file_is_an_error_for_people(
 
 @pytest.fixture
 def page(here: Path) -> Path:
-    """The ``results.json`` of the manifest's table, with a picture."""
+    """The ``results.json`` of the manifest's table, with a picture; it does not say what its cells are of."""
     found = results({("a", 0): 1.0}, "the time was over")
     (one,) = found.papers
     (entry,) = one.entries
-    picture = FoundPicture(name="mine-figure1-curves-0", caption="a curve")
+    picture = FoundPicture(name="mine-table1-curves-0", caption="a curve")
     name = "quick.toml/fedavg-seed0"
-    entry = entry.model_copy(update={"runs": [name], "pictures": [picture]})
+    columns = [column.model_copy(update={"cells": {}}) for column in entry.columns]
+    entry = entry.model_copy(update={"runs": [name], "pictures": [picture], "columns": columns})
     path = here / "results.json"
     paper = one.model_copy(update={"entries": [entry]})
     path.write_text(Results(runs={name: next(iter(found.runs.values()))}, papers=[paper]).to_json())
@@ -652,7 +656,7 @@ def page(here: Path) -> Path:
 def test_only_pictures_are_copied(page: Path, here: Path, manifest: Path) -> None:
     """Not what a link points to, nor a pipe, nor what is no PNG."""
     (here / "first/figures").mkdir(parents=True)
-    secret, stands = here / "secret", here / "first/figures/mine-figure1-curves-0.png"
+    secret, stands = here / "secret", here / "first/figures/mine-table1-curves-0.png"
     secret.write_text("a password")
     stands.symlink_to(secret)
     (here / "first/results.json").write_text(page.read_text())
@@ -665,7 +669,7 @@ def test_only_pictures_are_copied(page: Path, here: Path, manifest: Path) -> Non
 def test_a_picture_outside_the_folder_is_not_copied(page: Path, here: Path, manifest: Path) -> None:
     """A link in a folder from somebody else could name a private picture."""
     (here / "first/figures").mkdir(parents=True)
-    private, stands = here / "private.png", here / "first/figures/mine-figure1-curves-0.png"
+    private, stands = here / "private.png", here / "first/figures/mine-table1-curves-0.png"
     private.write_bytes(b"\x89PNG\r\n\x1a\nprivate")
     stands.symlink_to(private)
     (here / "first/results.json").write_text(page.read_text())
@@ -675,7 +679,34 @@ def test_a_picture_outside_the_folder_is_not_copied(page: Path, here: Path, mani
     stands.unlink()
     private.rename(stands)
     reproduce(Request([str(manifest)]), 0, out)
-    assert [one.name for one in made(out, "table1").pictures] == ["mine-figure1-curves-0"]
+    assert [one.name for one in made(out, "table1").pictures] == ["mine-table1-curves-0"]
+
+
+def test_a_picture_takes_no_name_of_another_table(page: Path, here: Path, manifest: Path) -> None:
+    """Its file would be shown in that table in place of the one that was drawn here."""
+    (here / "first/figures").mkdir(parents=True)
+    (here / "first/results.json").write_text(page.read_text().replace("mine-table1-", "mine-figure1-"))
+    (here / "first/figures/mine-figure1-curves-0.png").write_bytes(b"\x89PNG\r\n\x1a\nanother")
+    reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
+    assert made(here / "out", "table1").pictures == []
+    assert not list((here / "out/page/figures").iterdir())
+
+
+def test_pictures_of_a_folder_are_bounded_together(page: Path, here: Path, manifest: Path) -> None:
+    """They are held in memory until the pages are written."""
+    (here / "first/figures").mkdir(parents=True)
+    text = json.loads(page.read_text())
+    (entry,) = text["papers"][0]["entries"]
+    names = [f"mine-table1-curves-{number}" for number in range(20)]
+    entry["pictures"] = [{"name": name, "caption": ""} for name in names]
+    (here / "first/results.json").write_text(json.dumps(text))
+    for name in names:
+        with (here / f"first/figures/{name}.png").open("wb") as file:
+            file.write(b"\x89PNG\r\n\x1a\n")
+            file.truncate(8 << 20)
+    results, pictures = with_pictures(read_results(here / "first"), here / "first")
+    assert len(pictures) == 16
+    assert [one.name for one in results.papers[0].entries[0].pictures] == list(pictures)
 
 
 def test_a_folder_that_was_moved_behind_a_link_is_joined_once(page: Path, here: Path, manifest: Path) -> None:

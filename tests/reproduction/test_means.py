@@ -21,7 +21,7 @@ from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of, run_name
 from fednlp.reproduction.results import Finding, FoundRow, FoundRun, PaperResults, Results
-from fednlp.reproduction.write import read_results
+from fednlp.reproduction.stored_pages import read_results
 from fednlp.simulation.callback import NullCallback
 
 TABLES, METHODS, SEEDS = ("table1", "table2", "table3"), ("a", "b"), 3
@@ -83,7 +83,7 @@ def results(figures: Figures, errors: float | None = None, paper: Paper = PAPER)
             expected=1.0,
             measured=True,
             rows=[FoundRow(name=row.name, published=row.published) for row in entry.rows],
-            columns=[found_column(entry, entry.columns[0], own, every)],
+            columns=[found_column(paper, entry, entry.columns[0], own, every)],
             claims=[],
             pictures=[],
         )

@@ -227,6 +227,7 @@ def test_ranks_are_of_the_published_columns_that_all_rows_have(
         "rows": rows,
         "columns": [{"name": "here", "run": "one", "against": ["x", "y"]}],
     }
-    (table,) = Paper.model_validate(PAPER | {"entry": [entry]}).entries
-    column = found_column(table, table.columns[0], {"a": {0: 1.0}, "b": {0: 2.0}, "c": {0: 3.0}}, {})
+    paper = Paper.model_validate(PAPER | {"entry": [entry]})
+    (table,) = paper.entries
+    column = found_column(paper, table, table.columns[0], {"a": {0: 1.0}, "b": {0: 2.0}, "c": {0: 3.0}}, {})
     assert column.spearman == (rank if rank is None else pytest.approx(rank, abs=1e-3))

@@ -215,7 +215,7 @@ def test_a_second_call_goes_on(
     begun = json.loads((out / "page/results.json").read_text())["runs"]["slow.toml/fedavg-seed0"]
     assert begun["seconds"] > 0
     assert (begun["finished"], begun["processor"]) == (False, "")
-    assert left["reason"].startswith("the time was over; about ")
+    assert left["reason"].startswith("it was interrupted; about ")
     run = out / "runs/slow/fedavg-seed0"
     assert len((run / "rounds.jsonl").read_text().splitlines()) == 2
     before = json.loads((out / "reproduction.json").read_text())["seconds"]
@@ -434,9 +434,11 @@ def test_other_settings_and_other_files_are_refused(manifest: Path, here: Path) 
     (here / "full/notes.txt").write_text("x")
     with pytest.raises(RunError, match="holds files of something else: choose another folder"):
         reproduce(Request([str(manifest)]), 3600, here / "full")
-    (out / "reproduction.json").write_text("[]")
-    with pytest.raises(RunError, match="is damaged"):
-        reproduce(Request([str(manifest)]), 3600, out)
+    record = json.loads((out / "reproduction.json").read_text())
+    for wrong in ("[]", *(json.dumps(record | {"seconds": {"a": one}}) for one in (-1.0, 1e300, "x"))):
+        (out / "reproduction.json").write_text(wrong)
+        with pytest.raises(RunError, match=r"reproduction\.json is damaged"):
+            reproduce(Request([str(manifest)]), 3600, out)
 
 
 def test_a_run_is_expected_to_take_as_long_as_it_took_here(manifest: Path, here: Path) -> None:

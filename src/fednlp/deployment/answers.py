@@ -1,28 +1,56 @@
 """What a site may answer to a request: what it was asked, about itself, in numbers that a server can count with."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult
+from fednlp.formatting.units import is_correlation, is_share
+from fednlp.runtime.messages import ClientModelResult
+from fednlp.training.local_training import LocalTraining
 
 MOST_COUNTED = 2**48
-"""Examples, steps or bytes that a site may report of a round."""
+"""Bytes or tensors that a site may report of a round."""
+MOST_CALLS = 100
+"""Times that a method may have a client take its local steps in a round."""
+MOST_LOSS = 1e6
+"""Mean loss of an example that a site may report."""
+MOST_REPORTED = 1e18
+"""Size of any other number that a site may report."""
 MOST_FACTS = 1 << 16
 """Characters of JSON that a site may say beside its numbers."""
 _COUNTS = ("examples", "steps", "gradient_examples", "bytes_down", "tensors_down", "bytes_up", "labels")
 
 
-def require_own(request: Any, answer: Any, kind: type[Any]) -> None:
+def most_counts(options: LocalTraining, examples: int) -> dict[str, int]:
+    """Return the largest counts that a site may report of a round, by their names.
+
+    Args:
+        options: Of the clients' local training.
+        examples: How many the site said that it has.
+
+    >>> most_counts(LocalTraining(num_train_epochs=2), 9)
+    {'examples': 1800, 'steps': 400, 'gradient_examples': 900, 'labels': 9}
+    """
+    steps = options.steps(examples)
+    seen = steps * options.examples_per_step if options.max_steps > 0 else options.num_train_epochs * examples
+    once = {"examples": seen, "steps": steps, "gradient_examples": examples}
+    return {name: MOST_CALLS * count for name, count in once.items()} | {"labels": examples}
+
+
+def require_own(request: Any, answer: Any, kind: type[Any], most: Mapping[str, int], metric: str) -> None:
     """Check that an answer is to the request: a site speaks for itself alone.
 
     A number that is negative or longer than a float would end the server when it computes a mean, and again at each
-    start, as the answer is stored.
+    start, as the answer is stored. One that no training can give would stand for all sites in a mean.
 
     Args:
         request: As the site got it.
         answer: What it said.
         kind: Of the answers to such a request.
+        most: The largest counts by name (:func:`most_counts`).
+        metric: The task's, of which the site may report its score.
 
     Raises:
         RunError: It is not.
@@ -31,12 +59,27 @@ def require_own(request: Any, answer: Any, kind: type[Any]) -> None:
         raise RunError("the site answered something else than it was asked")
     for name in _COUNTS:
         count = getattr(answer, name, None)
-        if count is not None and not 0 <= count <= MOST_COUNTED:
+        if count is not None and not 0 <= count <= most.get(name, MOST_COUNTED):
             raise RunError(f"the site answered with a number of {name} that cannot be")
     if isinstance(answer, ClientResult):
         if answer.weight != request.weight:
             raise RunError("the site answered with another weight than it was told")
         _require_short(answer.facts)
+        if answer.error is None:
+            _require_within("loss", answer.loss, MOST_LOSS * max(1, answer.examples))
+            for name, value in answer.metrics.items():
+                _require_within(repr(name[:40]), value, MOST_REPORTED)
+    if isinstance(answer, ClientModelResult):
+        if answer.everyone is not None or answer.by_owner is not None:
+            raise RunError("the site answered with scores on tests that are not its own")
+        if answer.own is not None:
+            share = is_share(metric) or is_correlation(metric)
+            _require_within(metric, answer.own, 1 + 1e-6 if share else MOST_REPORTED)
+
+
+def _require_within(name: str, value: float, most: float) -> None:
+    if not abs(value) <= most:  # neither does NaN lie within
+        raise RunError(f"the site answered with a {name} of {value:g}, which cannot be")
 
 
 def _require_short(facts: dict[str, Any]) -> None:

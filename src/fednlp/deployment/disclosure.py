@@ -78,7 +78,7 @@ def told_result(allow: Allow, result: ClientResult) -> ClientResult:
         result = replace(result, loss=0.0, examples=0)
     if not allow.tell_size:
         mean = result.loss / max(1, result.examples)
-        result = replace(result, loss=mean, examples=min(1, result.examples), steps=0)
+        result = replace(result, loss=mean, examples=min(1, result.examples), steps=0, gradient_examples=0)
     return result
 
 

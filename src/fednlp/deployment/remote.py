@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fednlp.deployment.answers import require_own
+from fednlp.deployment.answers import most_counts, require_own
 from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.hub import Hub
@@ -243,7 +243,7 @@ class Sites:
             return unanswered(request, reply.error)
         try:
             answer = from_json(reply.answer)
-            require_own(told(request), answer, ANSWERS[type(request)])
+            self._require_own(request, answer)
             if not isinstance(request, TrainRequest):
                 return answer
             answer = replace(answer, weight=request.weight)
@@ -258,6 +258,12 @@ class Sites:
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
             return unanswered(request, str(error))
+
+    def _require_own(self, request: Any, answer: Any) -> None:
+        """Check that an answer is one that the site may give."""
+        worker = self.worker
+        most = most_counts(worker.options, len(worker.partition.train(request.client)))
+        require_own(told(request), answer, ANSWERS[type(request)], most, worker.task.metric)
 
     def _note(self, name: str, request: Any, answer: Any, arrived: bool) -> None:
         if not trains(request):

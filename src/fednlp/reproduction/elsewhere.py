@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fednlp.disk import regular
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.reports.document import Picture
+from fednlp.reproduction.backed import with_backed_figures
 from fednlp.reproduction.changed import with_same_settings
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.joining import shown_of
@@ -15,10 +15,7 @@ from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of
 from fednlp.reproduction.results import Results
-from fednlp.reproduction.write import FIGURES, RESULTS, read_results
-
-_PNG = b"\x89PNG\r\n\x1a\n"
-_LARGEST_PICTURE = 8 << 20
+from fednlp.reproduction.stored_pages import RESULTS, read_results, with_pictures
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,9 @@ def read_joined(
     joined = []
     for page in places:
         of_these = _of_these(read_results(page, remedy), by_name, page, log)
-        joined.append(_read(page, _with_same_settings(of_these, by_name, settings, page, log)))
+        of_same = _with_same_settings(of_these, by_name, settings, page, log)
+        backed = _with_backed_figures(of_same, by_name, page, log)
+        joined.append(Joined(*with_pictures(backed, page)))
     return joined
 
 
@@ -160,20 +159,18 @@ def shown_pictures(
 def _of_these(
     results: Results, papers: Mapping[str, Paper], page: Path, log: Callable[[str], None]
 ) -> Results:
-    """Return results without papers that only have the name of one of these: title and source are others."""
+    """Return results of these papers, without those that only have their name: title and source are others."""
     strange = [
         one
         for one in results.papers
         if (paper := papers.get(one.name)) and one.title != paper.title and one.source != paper.source
     ]
-    if not strange:
-        return results
     for one in strange:
         log(
             f"{page}: its paper {one.name} has neither the title nor the source of the one here, so it is left out: "
             "if it is the same one, write the same title or source into both manifests"
         )
-    kept = [one for one in results.papers if one not in strange]
+    kept = [one for one in results.papers if one.name in papers and one not in strange]
     return results.model_copy(update={"papers": kept})
 
 
@@ -195,28 +192,15 @@ def _with_same_settings(
     return kept
 
 
-def _read(page: Path, results: Results) -> Joined:
-    """Return results and those of their pictures that are there."""
-    pictures: dict[str, bytes] = {}
-    papers = []
-    for paper in results.papers:
-        entries = []
-        for entry in paper.entries:
-            there = [one for one in entry.pictures if _read_picture(page, one.name, pictures)]
-            entries.append(entry.model_copy(update={"pictures": there}))
-        papers.append(paper.model_copy(update={"entries": entries}))
-    return Joined(results.model_copy(update={"papers": papers}), pictures)
-
-
-def _read_picture(page: Path, name: str, pictures: dict[str, bytes]) -> bool:
-    """Add the file of a picture to others; return whether it lies in the folder and is a PNG of a bounded size."""
-    path = page / FIGURES / f"{name}.png"
-    try:
-        inside = path.resolve().is_relative_to(page)
-        if name not in pictures and inside and regular(path).stat().st_size <= _LARGEST_PICTURE:
-            content = path.read_bytes()
-            if content.startswith(_PNG):
-                pictures[name] = content
-    except OSError:
-        return False
-    return name in pictures
+def _with_backed_figures(
+    results: Results, papers: Mapping[str, Paper], page: Path, log: Callable[[str], None]
+) -> Results:
+    """Return results without the figures that are of no finished run of the cell they stand in."""
+    kept, tables = with_backed_figures(results, papers)
+    if tables:
+        named = ", ".join(tables[:3]) + (f" and {len(tables) - 3} more" if len(tables) > 3 else "")
+        log(
+            f"{page}: figures of {plural(len(tables), 'table')} are of other runs than the manifest has here, or of "
+            f"runs that are not finished there, and are left out: {named}"
+        )
+    return kept

@@ -11,6 +11,7 @@ from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work, expected_minutes, needed_data
 from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.measures import cells, errors
+from fednlp.reproduction.naming import cells_of
 from fednlp.reproduction.outcomes import Outcomes
 from fednlp.reproduction.results import (
     Finding,
@@ -104,6 +105,7 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
     entry = work.entry
     columns = [
         found_column(
+            work.paper,
             entry,
             column,
             cells(work, evidence.outcomes, column),
@@ -157,13 +159,18 @@ def state_of(shown: bool, finished: bool) -> State:
 
 
 def found_column(
-    entry: Entry, column: Column, figures: Mapping[str, Values], uncertain: Mapping[str, float]
+    paper: Paper,
+    entry: Entry,
+    column: Column,
+    figures: Mapping[str, Values],
+    uncertain: Mapping[str, float],
 ) -> FoundColumn:
     """Return a column with Spearman's correlation with what was published.
 
     Args:
-        entry: The table or figure.
-        column: Its column.
+        paper: The paper.
+        entry: Its table or figure.
+        column: The column.
         figures: By row and seed.
         uncertain: Standard errors by row.
     """
@@ -181,6 +188,7 @@ def found_column(
         spearman=rank,
         ranked=0 if rank is None else len(pairs),
         errors={name: round(error, 4) for name, error in uncertain.items()},
+        cells=cells_of(paper, entry, column),
     )
 
 

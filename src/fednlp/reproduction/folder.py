@@ -14,9 +14,10 @@ from pathlib import Path
 from pydantic import Field
 
 from fednlp.checked_json import damaged, parse_json
-from fednlp.checked_json.shapes import Number, Shape
+from fednlp.checked_json.shapes import Shape
 from fednlp.disk import atomic, locked, regular, writing
 from fednlp.errors import RunError
+from fednlp.reproduction.results import Seconds
 
 _REMEDY = "choose another folder with --out"
 
@@ -27,8 +28,8 @@ class Record(Shape):
     papers: list[str] = Field(default_factory=list)
     data: dict[str, str] = Field(default_factory=dict)
     join: list[str] = Field(default_factory=list)
-    seconds: dict[str, Number] = Field(default_factory=dict)
-    cpu_seconds: dict[str, Number] = Field(default_factory=dict)
+    seconds: dict[str, Seconds] = Field(default_factory=dict)
+    cpu_seconds: dict[str, Seconds] = Field(default_factory=dict)
 
     def remember(self, papers: Sequence[str], data: Mapping[str, Path], join: Sequence[Path] = ()) -> None:
         """Add papers to those of the pages, and folders of data and joined pages to those of earlier calls."""

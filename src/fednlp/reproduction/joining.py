@@ -73,7 +73,7 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
     whole = {*here.finished(own), *known(paper, entry, joined)}
     left = [name for name in names if name not in whole]
     reason = own.reason or next((one.reason for one in others if left and one.reason), "")
-    columns = [_column(entry, column, findings) for column in entry.columns]
+    columns = [_column(paper, entry, column, findings) for column in entry.columns]
     pictured = every[shown_of(every, paper.name, entry.id)].finding(paper.name, entry.id)
     pictures = pictured.pictures if pictured else []
     shown = bool(pictures) or any(one.figures for one in columns) or len(left) < len(names)
@@ -90,7 +90,7 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
     return own.model_copy(update=changes)
 
 
-def _column(entry: Entry, column: Column, findings: Sequence[Finding]) -> FoundColumn:
+def _column(paper: Paper, entry: Entry, column: Column, findings: Sequence[Finding]) -> FoundColumn:
     """Return the joint figures of a column; of the errors of a row's figures the largest counts."""
     as_now = column.name, column.measure or entry.measure
     found = [one for finding in findings for one in finding.columns if (one.name, one.measure) == as_now]
@@ -105,4 +105,4 @@ def _column(entry: Entry, column: Column, findings: Sequence[Finding]) -> FoundC
                 errors[name] = max(one.errors[name], errors.get(name, one.errors[name]))
         if joint:
             figures[name] = dict(sorted(joint.items()))
-    return found_column(entry, column, figures, errors)
+    return found_column(paper, entry, column, figures, errors)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from fednlp.reproduction.manifest import Entry, Paper
-from fednlp.reproduction.naming import group_of, group_of_cell, group_of_target
+from fednlp.reproduction.naming import cells_of, group_of, group_of_cell, group_of_target, groups_of
 from fednlp.reproduction.results import Finding, Results
 
 
@@ -29,14 +29,17 @@ def known(paper: Paper, entry: Entry, joined: Sequence[Results]) -> frozenset[st
 def _whole(paper: Paper, entry: Entry, finding: Finding, finished: Sequence[str]) -> list[str]:
     """Return those of the finished runs of which the table has every figure that it shows."""
     rows = {row.name for row in finding.rows}
-    columns = {(column.name, column.measure) for column in finding.columns}
+    columns = {(column.name, column.measure): column.cells for column in finding.columns}
+    now = {column.name: cells_of(paper, entry, column) for column in entry.columns}
     groups = {"", *map(group_of, finished)}
     lacking = {
         group_of_cell(paper, entry, row, column)
         for row in entry.rows
         for column in entry.columns
         if row.name not in rows
-        or (column.name, column.measure or entry.measure) not in columns
+        or (cells := columns.get((column.name, column.measure or entry.measure))) is None
+        or cells.get(row.name, now[column.name].get(row.name)) != now[column.name].get(row.name)
         or group_of_target(paper, entry, row, column) not in groups
     }
-    return [name for name in finished if group_of(name) not in lacking]
+    whole = groups_of(paper, entry) - lacking
+    return [name for name in finished if group_of(name) in whole]

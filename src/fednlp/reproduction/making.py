@@ -68,6 +68,7 @@ class Making:
         self._asked, self._out, self._record = asked, out, record
         self._callback, self._end, self._now = callback, end, now
         self._jobs = {job.name: job for work in asked for job in work.every}
+        self._ended_by = "the time was over"
         self.failed = {job.name: job.damage for job in self._jobs.values() if job.damage}
         for message in self.failed.values():
             callback.log(message)
@@ -105,7 +106,7 @@ class Making:
                 reasons.append(_NOT_ASKED)
             elif todo:
                 needed = sum(expected[job.name] for job in todo)
-                reasons.append(f"the time was over; about {human_seconds(needed)} of runs are left")
+                reasons.append(f"{self._ended_by}; about {human_seconds(needed)} of runs are left")
             found[work.id] = "; ".join(reasons)
         return {of: reason for of, reason in found.items() if reason}
 
@@ -120,6 +121,9 @@ class Making:
         except FednlpError as error:
             self.failed[job.name] = one_line(error)
             self._callback.log(f"{job.name} failed: {self.failed[job.name]}")
+        except BaseException:
+            self._ended_by = "it was interrupted"
+            raise
         finally:
             self._record.spend(job.name, self._now() - begun, _cpu_seconds() - computed)
             folder.write(self._out, self._record)

@@ -26,7 +26,7 @@ def with_means(paper: Paper, findings: Sequence[Finding]) -> list[Finding]:
 def _mean(paper: Paper, entry: Entry, own: Finding, found: Mapping[str, Finding]) -> Finding:
     """Return a table whose columns are means of other tables' first columns."""
     parts = {column.name: [found[name] for name in column.mean_of] for column in entry.columns}
-    columns = [_column(entry, column, parts[column.name]) for column in entry.columns]
+    columns = [_column(paper, entry, column, parts[column.name]) for column in entry.columns]
     reasons = (why for one in columns for why in _reasons(entry, parts[one.name], one.figures))
     reason = "; ".join(dict.fromkeys(reasons))
     groups, every = _groups(paper, entry), [found[name] for name in entry.mean_of]
@@ -41,7 +41,7 @@ def _mean(paper: Paper, entry: Entry, own: Finding, found: Mapping[str, Finding]
     return own.model_copy(update=changes)
 
 
-def _column(entry: Entry, column: Column, parts: Sequence[Finding]) -> FoundColumn:
+def _column(paper: Paper, entry: Entry, column: Column, parts: Sequence[Finding]) -> FoundColumn:
     """Return the mean of some tables' first columns, by row and by those seeds that all of the tables have."""
     figures: dict[str, Values] = {}
     errors: dict[str, float] = {}
@@ -53,7 +53,7 @@ def _column(entry: Entry, column: Column, parts: Sequence[Finding]) -> FoundColu
         known = [error for part in parts if (error := part.columns[0].errors.get(name)) is not None]
         if seeds and len(known) == len(parts):
             errors[name] = math.hypot(*known) / len(known)
-    return found_column(entry, column, figures, errors)
+    return found_column(paper, entry, column, figures, errors)
 
 
 def _groups(paper: Paper, entry: Entry) -> set[str]:

@@ -84,6 +84,22 @@ def group_of_target(paper: Paper, entry: Entry, row: Row, column: Column) -> str
     return group(paper.runs[target[0]], target[1]) if target else ""
 
 
+def name_of_cell(paper: Paper, entry: Entry, row: Row, column: Column, seed: int) -> str:
+    """Return the name of the run or partition of a cell with a seed; empty where nothing here corresponds."""
+    group = group_of_cell(paper, entry, row, column)
+    return group if entry.partitions and not seed else name_of(group, seed) if group else ""
+
+
+def cells_of(paper: Paper, entry: Entry, column: Column) -> dict[str, str]:
+    """Return eight hex digits by row that say of what a column's cells are, and how they are measured."""
+    measure = [column.measure or entry.measure, entry.measure == "personal", column.client, column.target]
+    cells = {
+        row.name: (group_of_cell(paper, entry, row, column), group_of_target(paper, entry, row, column), row)
+        for row in entry.rows
+    }
+    return {name: digest([of, to, row.engine, *measure]) for name, (of, to, row) in cells.items() if of}
+
+
 def digest(value: Any) -> str:
     """Return a few characters that tell JSON values apart."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:8]

@@ -16,6 +16,8 @@ State = Literal["made", "in part", "not made", "impossible"]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
 Figure = Annotated[float, Field(ge=-1e18, le=1e18)]
+Error = Annotated[float, Field(ge=0, le=1e18)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
 RunName = Annotated[str, Field(min_length=1, max_length=5000)]
 """As :mod:`fednlp.reproduction.naming` has it."""
 
@@ -55,6 +57,8 @@ class FoundColumn(_Part):
         spearman: Spearman's correlation with the published figures; None where there is none.
         ranked: Number of rows that it is of.
         errors: By row, the standard error of its accuracies on their test set, in points; without other figures.
+        cells: By row, a digest of what the figures are of (:func:`fednlp.reproduction.naming.cells_of`); empty of a
+            mean, and where it is not known.
     """
 
     name: str
@@ -62,7 +66,8 @@ class FoundColumn(_Part):
     figures: dict[str, dict[int, Figure]]
     spearman: float | None = None
     ranked: Count = 0
-    errors: dict[str, Figure] = {}
+    errors: dict[str, Error] = {}
+    cells: dict[str, Digest] = {}
 
     @property
     def error(self) -> float | None:

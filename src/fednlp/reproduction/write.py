@@ -1,24 +1,21 @@
 """Writes the pages of a reproduction, their figures and ``results.json``."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from pydantic import ValidationError
-
-from fednlp.checked_json import damaged, first_problem
-from fednlp.disk import atomic, regular, writing
-from fednlp.errors import RunError
+from fednlp.disk import atomic, writing
+from fednlp.errors import DamagedError, RunError
 from fednlp.reports.document import Picture
 from fednlp.reports.html import to_html
 from fednlp.reports.markdown import to_markdown
 from fednlp.reports.style import png
 from fednlp.reproduction.page import OVERVIEW, pages
 from fednlp.reproduction.results import Results
+from fednlp.reproduction.stored_pages import FIGURES, RESULTS, read_results, with_pictures
 
-RESULTS, FIGURES = "results.json", "figures"
 _REMEDY = "choose another folder with --out"
 _DPI = 100
-_LARGEST = 16 << 20
 
 
 def markdown_pages(results: Results) -> dict[str, str]:
@@ -46,7 +43,8 @@ def write_pages(results: Results, drawn: Mapping[str, Picture], folder: Path) ->
     """
     texts = {f"{stem}.html": to_html(document) for stem, document in pages(results, drawn).items()}
     with writing(folder, _REMEDY):
-        _remove(folder)
+        with suppress(DamagedError):  # there are none, or they are of an earlier version and are written over
+            _remove(folder, read_results(folder))
         _write_texts(folder, {RESULTS: results.to_json(), **markdown_pages(results), **texts})
         for name, picture in drawn.items():
             _save(picture, folder / FIGURES / f"{name}.png")
@@ -64,38 +62,29 @@ def copy_pages(source: Path, target: Path) -> None:
         RunError: The folder has no ``results.json`` that can be used, or the other holds files of something else or
             cannot be written.
     """
-    results = read_results(source)
+    results, pictures = with_pictures(read_results(source), source)
     texts = {RESULTS: results.to_json(), **markdown_pages(results)}
     with writing(target, "choose another folder"):
-        if any(target.iterdir()) and not (target / RESULTS).is_file():
-            raise RunError(
-                f"{target} holds files but no {RESULTS}: choose a new folder, or one of earlier pages"
-            )
-        pictures = {path.name: path.read_bytes() for path in (source / FIGURES).glob("*.png")}
-        _remove(target)
+        if any(target.iterdir()):
+            _remove(target, _earlier(target))
         _write_texts(target, texts)
         for name, content in pictures.items():
-            (target / FIGURES / name).write_bytes(content)
+            with atomic(target / FIGURES / f"{name}.png", _REMEDY) as file:
+                file.write(content)
 
 
-def read_results(folder: Path, remedy: str = "write it again with fednlp reproduce --budget 0s") -> Results:
-    """Return what the ``results.json`` of a folder of pages holds; it may come from anyone.
-
-    Args:
-        folder: The folder.
-        remedy: Advice for the end of an error message.
+def _earlier(folder: Path) -> Results:
+    """Return the results of the pages that lie in a folder with files.
 
     Raises:
-        DamagedError: It cannot be read, is too large, or is no such file.
+        RunError: It has none, so that its files are something else.
     """
-    path = folder / RESULTS
     try:
-        if regular(path).stat().st_size > _LARGEST:
-            raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
-        return Results.model_validate_json(path.read_bytes())
-    except (OSError, ValueError) as error:
-        reason = ValueError(first_problem(error)) if isinstance(error, ValidationError) else error
-        raise damaged(path, reason, remedy) from error
+        return read_results(folder)
+    except DamagedError:
+        raise RunError(
+            f"{folder} holds files but no {RESULTS} of fednlp reproduce: choose a new folder, or one of earlier pages"
+        ) from None
 
 
 def _save(picture: Picture, path: Path) -> None:
@@ -103,10 +92,13 @@ def _save(picture: Picture, path: Path) -> None:
         file.write(picture.png or png(picture.figure, _DPI))
 
 
-def _remove(folder: Path) -> None:
-    """Remove the pages and figures of earlier calls."""
-    for old in [*folder.glob("*.md"), *folder.glob("*.html"), *(folder / FIGURES).glob("*.png")]:
-        old.unlink()
+def _remove(folder: Path, earlier: Results) -> None:
+    """Remove the pages and figures of an earlier call, and no other file."""
+    stems = [OVERVIEW, *(paper.stem for paper in earlier.papers)]
+    pictures = [one.name for paper in earlier.papers for entry in paper.entries for one in entry.pictures]
+    old = [folder / f"{stem}.{ending}" for stem in stems for ending in ("md", "html")]
+    for path in [*old, *(folder / FIGURES / f"{name}.png" for name in pictures)]:
+        path.unlink(missing_ok=True)
 
 
 def _write_texts(folder: Path, texts: Mapping[str, str]) -> None:

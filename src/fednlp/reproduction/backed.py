@@ -1,0 +1,62 @@
+"""Leaves out figures that others show of other runs than the manifest here has, or of none that they finished."""
+
+from collections.abc import Mapping
+
+from fednlp.reproduction.manifest import Column, Entry, Paper
+from fednlp.reproduction.naming import cells_of, group_of, groups_of, name_of_cell
+from fednlp.reproduction.results import Finding, FoundColumn, Results
+
+
+def with_backed_figures(results: Results, papers: Mapping[str, Paper]) -> tuple[Results, list[str]]:
+    """Return what others found without the figures of other runs, and the tables that had such ones.
+
+    A figure stays if its run or partition, as the manifest here has it, is finished there, and if it was measured as
+    here. The pictures of a table go with its figures, and where they show runs that it does not have here. What the
+    manifests here do not have stays as it is.
+
+    Args:
+        results: What others found.
+        papers: The papers by name.
+    """
+    entries = {(paper.name, entry.id): entry for paper in papers.values() for entry in paper.entries}
+    finished = {name for name, run in results.runs.items() if run.finished}
+    left_out, kept = [], []
+    for paper in results.papers:
+        found = []
+        for one in paper.entries:
+            entry = entries.get((paper.name, one.id))
+            if entry and not entry.mean_of and not entry.impossible:
+                backed = _backed(papers[paper.name], entry, one, finished & set(one.runs))
+                if backed.columns != one.columns:
+                    left_out.append(f"{paper.name} {one.id}")
+                one = backed
+            found.append(one)
+        kept.append(paper.model_copy(update={"entries": found}))
+    return results.model_copy(update={"papers": kept}), left_out
+
+
+def _backed(paper: Paper, entry: Entry, found: Finding, finished: set[str]) -> Finding:
+    """Return what was found of a table without the figures of other runs than these."""
+    now = {column.name: column for column in entry.columns}
+    columns = [
+        _column(paper, entry, now[one.name], one, finished) if one.name in now else one
+        for one in found.columns
+    ]
+    drawn = set(map(group_of, finished)) <= groups_of(paper, entry) and columns == found.columns
+    return found.model_copy(update={"columns": columns, "pictures": found.pictures if drawn else []})
+
+
+def _column(
+    paper: Paper, entry: Entry, column: Column, found: FoundColumn, finished: set[str]
+) -> FoundColumn:
+    rows, cells = {row.name: row for row in entry.rows}, cells_of(paper, entry, column)
+    figures = {}
+    for name, values in found.figures.items():
+        if name not in rows:
+            figures[name] = values
+        elif found.cells.get(name, cells.get(name)) == cells.get(name):
+            of = {seed: name_of_cell(paper, entry, rows[name], column, seed) for seed in values}
+            figures[name] = {seed: value for seed, value in values.items() if of[seed] in finished}
+    figures = {name: values for name, values in figures.items() if values}
+    errors = {name: error for name, error in found.errors.items() if name in figures}
+    return found.model_copy(update={"figures": figures, "errors": errors})

@@ -1,0 +1,79 @@
+"""Reads a folder of pages, which may come from anyone: its ``results.json``, and the pictures that this names."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from fednlp.checked_json import damaged, first_problem
+from fednlp.disk import regular
+from fednlp.reproduction.results import Finding, PaperResults, Results
+
+RESULTS, FIGURES = "results.json", "figures"
+_PNG = b"\x89PNG\r\n\x1a\n"
+_LARGEST = 16 << 20
+_LARGEST_PICTURE = 8 << 20
+_LARGEST_PICTURES = 128 << 20
+
+
+def read_results(folder: Path, remedy: str = "write it again with fednlp reproduce --budget 0s") -> Results:
+    """Return what the ``results.json`` of a folder of pages holds.
+
+    Args:
+        folder: The folder.
+        remedy: Advice for the end of an error message.
+
+    Raises:
+        DamagedError: It cannot be read, is too large, or is no such file.
+    """
+    path = folder / RESULTS
+    try:
+        if regular(path).stat().st_size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
+        return Results.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = ValueError(first_problem(error)) if isinstance(error, ValidationError) else error
+        raise damaged(path, reason, remedy) from error
+
+
+def with_pictures(results: Results, folder: Path) -> tuple[Results, Mapping[str, bytes]]:
+    """Return results without the pictures that cannot be shown, and the PNG files of the others by name.
+
+    A picture is shown if its name is one of its table's, and if it lies in the folder as a PNG file of a bounded size.
+
+    Args:
+        results: Of the pages.
+        folder: Of the pages.
+    """
+    pictures: dict[str, bytes] = {}
+    papers = []
+    for paper in results.papers:
+        entries = []
+        for entry in paper.entries:
+            there = [one for one in _own(paper, entry) if _read(folder.resolve(), one, pictures)]
+            kept = [one for one in entry.pictures if one.name in there]
+            entries.append(entry.model_copy(update={"pictures": kept}))
+        papers.append(paper.model_copy(update={"entries": entries}))
+    return results.model_copy(update={"papers": papers}), pictures
+
+
+def _own(paper: PaperResults, entry: Finding) -> list[str]:
+    """Return the names of a table's pictures that are names of such pictures."""
+    return [one.name for one in entry.pictures if one.name.startswith(f"{paper.name}-{entry.id}-")]
+
+
+def _read(folder: Path, name: str, pictures: dict[str, bytes]) -> bool:
+    """Add the file of a picture to others, where that can be done; return whether it is among them."""
+    path = folder / FIGURES / f"{name}.png"
+    try:
+        inside = path.resolve().is_relative_to(folder)
+        if name not in pictures and inside and regular(path).stat().st_size <= _LARGEST_PICTURE:
+            content = path.read_bytes()
+            if (
+                content.startswith(_PNG)
+                and sum(map(len, pictures.values())) + len(content) <= _LARGEST_PICTURES
+            ):
+                pictures[name] = content
+    except OSError:
+        return False
+    return name in pictures

@@ -1,0 +1,162 @@
+"""A figure that others show counts if the run of its cell, as the manifest here has it, is finished there."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fednlp.reproduction.backed import with_backed_figures
+from fednlp.reproduction.finding import found_column
+from fednlp.reproduction.joining import unite
+from fednlp.reproduction.known import known
+from fednlp.reproduction.manifest import Paper
+from fednlp.reproduction.naming import partition_name, run_name
+from fednlp.reproduction.results import Finding, FoundPicture, FoundRow, FoundRun, PaperResults, Results
+
+SEEDS = (0, 1)
+SOURCES = [(method, seed) for method in "ab" for seed in SEEDS]
+
+
+def paper(
+    column: dict[str, Any] | None = None, methods: tuple[str, str] = ("a", "b"), rounds: int = 2
+) -> Paper:
+    """Return a paper with a table of two rows."""
+    runs = {"experiment": "small", "methods": ["a", "b"], "seeds": 2, "minutes": 1.0}
+    entry = {
+        "id": "table1",
+        "title": "Table 1",
+        "shows": "things",
+        "runs": ["r"],
+        "rows": [{"name": name, "method": method} for name, method in zip("AB", methods, strict=True)],
+        "columns": [{"name": "here"} | (column or {})],
+    }
+    made = {"name": "mine", "title": "t", "source": "s", "entry": [entry]}
+    return Paper.model_validate(made | {"runs": {"r": runs | {"set": [f"num_rounds={rounds}"]}}})
+
+
+PAPER = paper()
+
+
+def found(of: Paper, finished: set[tuple[str, int]], names: dict[tuple[str, int], str]) -> Results:
+    """Return pages that show figures of all runs of a table, of which only some are finished."""
+    (entry,) = of.entries
+    figures = {row.name: {seed: 10.0 * "ab".index(row.method) + seed for seed in SEEDS} for row in entry.rows}
+    finding = Finding(
+        id=entry.id,
+        title=entry.title,
+        shows=entry.shows,
+        here="",
+        command="",
+        state="made",
+        reason="",
+        runs=list(names.values()),
+        expected=1.0,
+        measured=True,
+        rows=[FoundRow(name=row.name, published={}) for row in entry.rows],
+        columns=[found_column(of, entry, entry.columns[0], figures, {"A": 1.0, "B": 1.0})],
+        claims=[],
+        pictures=[FoundPicture(name="mine-table1-curves", caption="c")],
+    )
+    one = PaperResults(
+        number="", name="mine", title="t", source="s", command="", libraries=[], entries=[finding]
+    )
+    runs = {name: FoundRun(finished=of in finished, seconds=1.0) for of, name in names.items()}
+    return Results(runs=runs, papers=[one])
+
+
+def names_of(of: Paper) -> dict[tuple[str, int], str]:
+    """Return the names of a paper's runs by method and seed."""
+    return {(method, seed): run_name(of.runs["r"], method, seed) for method, seed in SOURCES}
+
+
+@given(st.sets(st.sampled_from(SOURCES)))
+def test_a_figure_stays_if_its_run_is_finished_there(finished: set[tuple[str, int]]) -> None:
+    given = found(PAPER, finished, names_of(PAPER))
+    kept, tables = with_backed_figures(given, {"mine": PAPER})
+    (table,) = kept.papers[0].entries
+    left = {
+        name: {seed: 10.0 * number + seed for seed in SEEDS if (name.lower(), seed) in finished}
+        for number, name in enumerate("AB")
+    }
+    assert table.columns[0].figures == {name: values for name, values in left.items() if values}
+    assert table.columns[0].errors.keys() == table.columns[0].figures.keys()
+    assert tables == ([] if len(finished) == len(SOURCES) else ["mine table1"])
+    assert bool(table.pictures) == (not tables)
+    assert with_backed_figures(kept, {"mine": PAPER})[0].papers[0].entries[0].columns == table.columns
+
+
+@pytest.mark.parametrize(
+    ("now", "left"),
+    [
+        (paper(rounds=1), set()),
+        (paper(methods=("a", "a")), {"A"}),
+        (paper({"measure": "sent to target", "target": "b"}), set()),
+        (PAPER, {"A", "B"}),
+    ],
+    ids=["other settings", "another method in a row", "another measure", "the same"],
+)
+def test_what_a_manifest_had_before_is_no_figure_of_now(now: Paper, left: set[str]) -> None:
+    """Its runs are made again, and what is handed on says so too."""
+    given = found(PAPER, set(SOURCES), names_of(PAPER))
+    kept, _ = with_backed_figures(given, {"mine": now})
+    here = found(now, set(), names_of(now))
+    (none,) = here.papers
+    empty = [column.model_copy(update={"figures": {}, "errors": {}}) for column in none.entries[0].columns]
+    table = none.entries[0].model_copy(
+        update={"columns": empty, "pictures": [], "reason": "the time was over"}
+    )
+    here = here.model_copy(update={"runs": {}, "papers": [none.model_copy(update={"entries": [table]})]})
+    united = unite({"mine": now}, here, [kept])
+    (column,) = united.papers[0].entries[0].columns
+    assert column.figures.keys() == left
+    again = known(now, now.entries[0], [united])
+    assert again == known(now, now.entries[0], [kept])
+    assert (len(again) == len(SOURCES)) == (left == {"A", "B"})
+
+
+@pytest.mark.parametrize("target", [0.8, 0.9])
+def test_a_target_is_part_of_what_a_cell_shows(target: float) -> None:
+    before = paper({"measure": "sent to target", "target": 0.8})
+    now = paper({"measure": "sent to target", "target": target})
+    given = found(before, set(SOURCES), names_of(before))
+    kept, tables = with_backed_figures(given, {"mine": now})
+    assert (kept == given) == (tables == []) == (target == 0.8)
+    assert len(known(now, now.entries[0], [given])) == (len(SOURCES) if target == 0.8 else 0)
+
+
+@given(st.booleans())
+def test_pages_that_do_not_say_what_their_cells_are_of_are_taken_by_the_names_of_runs(moved: bool) -> None:
+    now = paper(methods=("a", "a")) if moved else PAPER
+    given = found(PAPER, set(SOURCES), names_of(PAPER))
+    (of,) = given.papers
+    columns = [column.model_copy(update={"cells": {}}) for column in of.entries[0].columns]
+    table = of.entries[0].model_copy(update={"columns": columns})
+    old = given.model_copy(update={"papers": [of.model_copy(update={"entries": [table]})]})
+    assert with_backed_figures(old, {"mine": now}) == (old, [])
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_partition_counts_as_a_run_does(finished: bool) -> None:
+    ag = {"dataset": "agnews", "options": {"method": "uniform", "clients": 4}, "seeds": 2}
+    entry = {"id": "figure1", "title": "t", "shows": "s", "partitions": {"even": ag}, "measure": "divergence"}
+    entry |= {"rows": [{"name": "even"}], "columns": [{"name": "here"}]}
+    of = Paper.model_validate({"name": "mine", "title": "t", "source": "s", "runs": {}, "entry": [entry]})
+    (figure,) = of.entries
+    names = [partition_name(figure.partitions["even"], seed) for seed in SEEDS]
+    given = found(PAPER, set(), {})
+    (own,) = given.papers
+    columns = [found_column(of, figure, figure.columns[0], {"even": {0: 1.0, 1: 2.0}}, {})]
+    changes = {
+        "id": "figure1",
+        "runs": names,
+        "columns": columns,
+        "rows": [FoundRow(name="even", published={})],
+    }
+    one = own.model_copy(update={"entries": [own.entries[0].model_copy(update=changes)]})
+    runs = {
+        names[0]: FoundRun(finished=True, seconds=1.0),
+        names[1]: FoundRun(finished=finished, seconds=1.0),
+    }
+    kept, _ = with_backed_figures(Results(runs=runs, papers=[one]), {"mine": of})
+    assert kept.papers[0].entries[0].columns[0].figures == {"even": {0: 1.0} | ({1: 2.0} if finished else {})}
