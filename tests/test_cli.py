@@ -1071,7 +1071,7 @@ def test_the_delimiter_of_the_input_is_kept(
         lines = [["text", "label", "site"], *rows]
         (here / name).write_text("".join(mark.join(line) + "\n" for line in lines))
     assert fednlp("predict", trained, "--in", "semi.csv", "--out", "one.csv", "--probabilities").code == 0
-    assert (here / "one.csv").read_text().startswith('"text";"label";"site";"prediction";"probability_arts"')
+    assert (here / "one.csv").read_text().startswith("text;label;site;prediction;probability_arts")
     assert fednlp("evaluate", trained, "--data", "semi.csv", "--out", "two.csv").code == 0
     assert (here / "two.csv").read_text().splitlines()[1].startswith(";".join(rows[0]))
     for name in ("one.csv", "two.csv"):
@@ -1088,7 +1088,7 @@ def test_the_delimiter_of_the_input_is_kept(
     (moved / "resolved.toml").write_text(tomli_w.dumps(settings))
     (here / "own.csv").write_text(texts.read_text().replace(",", ";"))
     assert fednlp("evaluate", moved, "--out", "five.csv").code == 0
-    assert (here / "five.csv").read_text().startswith('"text";"label";"site";"example"')
+    assert (here / "five.csv").read_text().startswith("text;label;site;example")
 
 
 def test_a_long_file_is_predicted_in_pieces(fednlp: Type, here: Path, trained: Path) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.config.experiment_paths import name_of, plain_name
 from fednlp.config.renamed import RENAMED
 from fednlp.errors import ConfigError, RunError
 from fednlp.reports import read_run
@@ -488,6 +489,21 @@ def test_a_file_that_is_not_there_names_its_neighbour(tmp_path: Path) -> None:
 def test_infinity_is_shown_as_typed() -> None:
     with pytest.raises(ConfigError, match=r"client\.learning_rate = inf"):
         config.parse({"data": {"name": "20news"}, "client": {"learning_rate": math.inf}})
+
+
+@given(words)
+def test_a_name_is_refused_in_words_with_one_that_is_taken(text: str) -> None:
+    """The name of a file that states none is made in the same way."""
+    near, wrong = plain_name(text), {"data": {"name": "20news"}, "name": f"ü{text}"}
+    with pytest.raises(ConfigError, match=r"only letters from A to Z, digits and \. _ \+ -") as caught:
+        config.parse(wrong)
+    assert str(caught.value).endswith(f'; say "{near}"' if near else "a digit first")
+    assert config.parse(wrong | {"name": near or "experiment"}).name == name_of(Path(f"ü{near}.toml"))
+
+
+def test_the_name_of_a_variant_is_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match=r'\[variants\."x/y"\]: .* digits, spaces and .*; say "x-y"$'):
+        config.parse({"data": {"name": "20news"}, "variants": {"x/y": {}}})
 
 
 SENSE = {

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 import fednlp
 from fednlp.config import Experiment
 from fednlp.config.identity import canonical, differences
-from fednlp.errors import ConfigError, ModelError
+from fednlp.errors import ConfigError, DataError, ModelError
 from fednlp.federated.client import TrainRequest
 from fednlp.partition import Partition
 from fednlp.partition.draws import largest_remainder
@@ -180,6 +180,21 @@ def test_who_trains_has_labels_and_who_labels_gives_the_surest(experiment: Make,
         )
     # In the first round only gold labels are there.
     assert lines[0]["examples"] <= 24 * 1
+
+
+@pytest.mark.parametrize("label", ["", None])
+def test_a_simulation_needs_the_labels_that_it_hides(
+    label: str | None, experiment: Make, tmp_path: Path
+) -> None:
+    """To leave such rows out would lose the texts without labels, so that nothing says it."""
+    path = tmp_path / "few.jsonl"
+    rows = [{"text": "one", "label": "x"}, {"text": "two", "label": label}]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    own = {"data": {"path": str(path)}, "partition": {"method": "uniform", "clients": 2}}
+    for few, said in (({"fewshot": FEW}, "needs the true labels of all texts"), ({}, "leave such rows out")):
+        with pytest.raises(DataError, match=rf"few\.jsonl:2: .*label.* missing: .*{said}") as caught:
+            open_data(experiment(own | few))
+        assert ("on_invalid_row" in str(caught.value)) == (not few)
 
 
 def test_more_gold_labels_than_examples_are_refused(experiment: Make, tmp_path: Path) -> None:

@@ -125,6 +125,12 @@ def test_pages_are_never_copied_into_a_folder_of_other_files(lies: str | None, t
     assert {path: path.read_text() for path in tmp_path.iterdir()} == before
 
 
+def test_a_folder_without_pages_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"has no results\.json: give the folder of the pages"):
+        copy_pages(tmp_path, tmp_path / "to")
+    assert not (tmp_path / "to").exists()
+
+
 def test_only_pictures_of_the_folder_are_copied(tmp_path: Path) -> None:
     """No link to a private file, and no pipe, which would be read for ever."""
     source, target, secret = tmp_path / "source", tmp_path / "target", tmp_path / "secret.png"

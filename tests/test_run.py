@@ -389,6 +389,13 @@ def test_a_run_directory_is_never_overwritten(whole: Callable[[str], RunDir], ex
     assert snapshot(whole("fedavg").folder) == before
 
 
+def test_a_folder_of_something_else_is_no_run(experiment: Make, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("text,label\n")
+    with pytest.raises(RunError, match=r"holds files of something else: choose another --out$"):
+        fednlp.run(experiment(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
+
+
 def test_other_settings_are_refused(whole: Callable[[str], RunDir], experiment: Make) -> None:
     """The message names what is other; another number of workers is not."""
     changes = METHODS["fedavg"] | {"client.learning_rate": 0.2}

@@ -207,6 +207,12 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
     ("question-answering", {"answers": []}, "there is no answer"),
     (
         "question-answering",
+        {"answers": "in 1912"},
+        'the answers are not a JSON list: write [{"text": "...", "start": number}], where start is the position of the '
+        "answer's first character in its context, counted from 0",
+    ),
+    (
+        "question-answering",
         {"answers": [{"text": "1912"}]},
         'an answer is not {"text": "...", "start": number}',
     ),

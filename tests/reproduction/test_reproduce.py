@@ -12,7 +12,7 @@ import pytest
 import tomli_w
 
 from fednlp.cli import main
-from fednlp.errors import RunError
+from fednlp.errors import ConfigError, RunError
 from fednlp.reproduction import Request, reproduce
 from fednlp.reproduction.agreement import standard_error
 from fednlp.reproduction.catalogue import find_papers
@@ -38,7 +38,7 @@ def manifest(here: Path, document: Document) -> Path:
         "slow": {"experiment": "slow.toml", "methods": ["fedavg"], "minutes": 0.2, "measured": True},
         "huge": {"experiment": "slow.toml", "methods": ["fedopt"], "set": ["seed=5"], "minutes": 1e9},
         "given": {"experiment": "slow.toml", "methods": ["fedavg"], "data": "agnews", "minutes": 0.1},
-        "none": {"experiment": "nothing", "methods": ["fedavg"], "minutes": 0.1},
+        "none": {"experiment": "slow.toml", "methods": ["fedavgg"], "minutes": 0.1},
     }
     rows = [
         {"name": "A", "method": "fedavg", "published": {"paper": 1.0}},
@@ -164,7 +164,7 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
     assert found["table1"]["command"] == f"fednlp reproduce {manifest} --only table1"
     assert found["figure3"]["command"].endswith(" --only figure3 --data agnews=DIR")
     assert found["table2"]["reason"].startswith("the time was over; about ")
-    assert found["table3"]["reason"] == "there is no experiment file nothing"
+    assert found["table3"]["reason"].startswith('algorithm.name: there is no algorithm "fedavgg": did you')
     assert found["figure2"]["reason"] == "a drawing"
     assert found["figure3"]["reason"] == "needs the folder of published files: `--data agnews=DIR`"
     missing = "made without agnews: no folder of published files was given (`--data agnews=DIR`)"
@@ -188,6 +188,15 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
     assert "(paper-mine.md)" in (out / "page/index.md").read_text()
     assert 'href="paper-mine.html"' in (out / "page/index.html").read_text()
     assert len(list((out / "runs").iterdir())) == 2, "what does not fit is not begun"
+
+
+def test_a_mistake_in_the_manifest_is_said(manifest: Path, here: Path) -> None:
+    lines: list[str] = []
+    callback = NullCallback()
+    callback.log = lines.append
+    reproduce(Request([str(manifest)], ["table3", "figure3"]), 0, here / "out", callback)
+    (line,) = [line for line in lines if "cannot be made" in line]
+    assert line.startswith("table3 cannot be made: algorithm.name: there is no algorithm")
 
 
 def test_nothing_begins_that_does_not_fit(manifest: Path, here: Path) -> None:
@@ -414,6 +423,23 @@ def test_a_manifest_is_found_again_from_another_folder(
         assert {"index", "paper-mine"} <= {path.stem for path in (out / "page").glob("*.md")}
     record = json.loads((out / "reproduction.json").read_text())
     assert record["papers"] == [str(manifest), "003"]
+
+
+def test_experiments_are_found_beside_the_manifest(
+    manifest: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From any folder, and with the same names of runs; one that is not there is an error before anything begins."""
+    request, out = Request([str(manifest)], ["figure1"]), here / "out"
+    reproduce(request, 0, out)
+    before = findings(out)["figure1"]
+    (here / "elsewhere").mkdir()
+    monkeypatch.chdir(here / "elsewhere")
+    reproduce(request, 0, out)
+    assert findings(out)["figure1"] == before
+    (here / "slow.toml").rename(here / "slower.toml")
+    with pytest.raises(ConfigError, match=r"there is no experiment file slow\.toml"):
+        reproduce(request, 3600, here / "new")
+    assert not (here / "new").exists()
 
 
 def test_cpu_time_is_that_of_whole_runs() -> None:

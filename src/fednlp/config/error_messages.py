@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from fednlp.config.experiment_paths import plain_name
 from fednlp.config.renamed import RENAMED
 
 _OTHER_NAMES = dict.fromkeys(("steps", "local_steps", "num_local_steps"), "max_steps")
@@ -51,6 +52,8 @@ def explain(detail: dict[str, Any], experiment: type[BaseModel]) -> str:
     if kind == "value_error":
         place = f"[{key}]" if len(path) == 1 else f"{key}:"
         return f"{place} {detail['ctx']['error']}" if key else str(detail["ctx"]["error"])
+    if kind == "string_pattern_mismatch":
+        return _misnamed(path, str(value))
     if kind == "dict_type":
         return f"{key} = {_shown(value)} is no table: write {key} = {{ ... }}"
     if kind == "model_type":
@@ -63,6 +66,14 @@ def _missing(path: list[str]) -> str:
         return 'data is missing: add a [data] section, for example name = "20news"'
     *section, key = path
     return f"{'.'.join(path)} is missing: add {key} = ... to [{'.'.join(section)}]"
+
+
+def _misnamed(path: list[str], name: str) -> str:
+    """Return which characters the name of an experiment or of a variant may have, and one that is like it."""
+    shown, near = _shown(name), plain_name(name)
+    key, spaces = (f"[variants.{shown}]", ", spaces") if path[0] == "variants" else (f"name = {shown}", "")
+    say = f"; say {_shown(near)}" if near else ""
+    return f"{key}: a name has only letters from A to Z, digits{spaces} and . _ + -, and a letter or a digit first{say}"
 
 
 def _no_section(path: list[str], value: Any, experiment: type[BaseModel]) -> str:
@@ -78,7 +89,7 @@ def _no_section(path: list[str], value: Any, experiment: type[BaseModel]) -> str
 
 def _shown(value: Any) -> str:
     infinite = isinstance(value, float) and not math.isfinite(value)
-    text = str(value) if infinite else json.dumps(value, default=str)
+    text = str(value) if infinite else json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 

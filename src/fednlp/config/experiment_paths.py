@@ -21,7 +21,16 @@ def name_of(path: Path) -> str:
     >>> name_of(Path("my exp.toml"))
     'my-exp'
     """
-    return re.sub(r"[^A-Za-z0-9._+-]+", "-", path.stem).strip("-._+")[:80] or "experiment"
+    return plain_name(path.stem) or "experiment"
+
+
+def plain_name(text: str) -> str:
+    """Return a text as a name of an experiment, with ``-`` in place of other characters; maybe an empty one.
+
+    >>> plain_name("mein Fall: Süd")
+    'mein-Fall-S-d'
+    """
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", text).strip("-._+")[:80]
 
 
 def shipped(path: Path) -> Path:

@@ -43,16 +43,16 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str], unlab
     schema = TASKS[task].schema
     places = {name: names.index(own) for name, own in columns.items()}
     given = [name for name in schema.needed if not (unlabelled and name == "label")]
-    needed = [(places[name], columns[name]) for name in given]
+    needed = [(places[name], columns[name], name == "label") for name in given]
     lists = [(places[name], own) for name, own in columns.items() if name in LISTS]
     judge = _JUDGES[schema.kind](columns, places)
     if unlabelled and "label" in places:
         judge = _or_empty(places["label"])
 
     def check(row: Row) -> Row | Fault:
-        for place, own in needed:
+        for place, own, is_label in needed:
             if row[place] is None:
-                return Fault(f"{own!r} is missing: fill it in")
+                return Fault(f"{own!r} is missing: fill it in", is_label)
         found = judge(row)
         if found is None and lists:
             found = _surrogate_fault(row, lists)
@@ -63,13 +63,14 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str], unlab
     return check
 
 
-Judge = Callable[[Row], str | Row | None]
+Judge = Callable[[Row], str | Fault | Row | None]
 """Returns what is wrong with a row, or the row rewritten, or None where it is valid as it is."""
 
 
 def _class(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
     place, own = places["label"], columns["label"]
-    return lambda row: None if _at(row, place).strip() else f"the label is missing: fill in {own!r}"
+    fault = Fault(f"the label is missing: fill in {own!r}", no_label=True)
+    return lambda row: None if _at(row, place).strip() else fault
 
 
 def _or_empty(place: int) -> Judge:

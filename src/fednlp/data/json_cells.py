@@ -8,6 +8,10 @@ from fednlp.formatting.units import plural
 
 # Only JSON with such an escape can hold half a surrogate pair, which no file can store.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_NO_LIST_OF_ANSWERS = (
+    'the answers are not a JSON list: write [{"text": "...", "start": number}], where start is the position of the '
+    "answer's first character in its context, counted from 0"
+)
 
 
 def answers_fault(context: str, answers: str) -> str | None:
@@ -25,7 +29,7 @@ def answers_fault(context: str, answers: str) -> str | None:
     """
     found = _list(answers)
     if not found:
-        return "there is no answer" if found == [] else "the answers are not a JSON list"
+        return "there is no answer" if found == [] else _NO_LIST_OF_ANSWERS
     for answer in found:
         text, start = (answer.get("text"), answer.get("start")) if isinstance(answer, dict) else (None, None)
         if not isinstance(text, str) or type(start) is not int:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.data.files import file_rows
-from fednlp.data.readers.csv_files import DELIMITERS
+from fednlp.data.readers.csv_files import DELIMITER_NAMES, DELIMITERS
 from fednlp.data.readers.json_files import JSON_LINES, json_objects
 from fednlp.data.store import Fault, Located
 from fednlp.disk import atomic
@@ -85,7 +85,8 @@ def table_writer(path: Path, columns: Sequence[str], csv_delimiter: str | None =
     usual = DELIMITERS.get(path.suffix.lower())
     delimiter = csv_delimiter if csv_delimiter and usual == DELIMITERS[".csv"] else usual
     # A reader that looks for the delimiter must find no other one in the header line, such as a comma in a name.
-    quoted = delimiter != usual
+    others = {*DELIMITER_NAMES} - {delimiter}
+    quoted = delimiter != usual and any(other in name for name in columns for other in others)
     with atomic(path, _REMEDY) as file:
         if delimiter is not None:
             file.write(_csv_lines([columns], delimiter, quoted))

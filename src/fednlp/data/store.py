@@ -20,9 +20,27 @@ Row = Sequence[str | None]
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a row, and what to do; it takes the place of the row."""
+    """What is wrong with a row, and what to do; it takes the place of the row.
+
+    Attributes:
+        message: It, for people.
+        no_label: Whether the row has no label.
+    """
 
     message: str
+    no_label: bool = False
+
+
+class MissingLabel(DataError):
+    """A row has no label.
+
+    Args:
+        found: The place of the row, and what is wrong with it.
+    """
+
+    def __init__(self, found: str) -> None:
+        super().__init__(f"{found}{_OR_DROP}")
+        self.found = found
 
 
 Located = tuple[str, Row | Fault]
@@ -30,6 +48,7 @@ Located = tuple[str, Row | Fault]
 
 Check = Callable[[Row], Row | Fault]
 
+_OR_DROP = ', or leave such rows out with data.on_invalid_row = "drop"'
 _VERSION = 3
 _REASONS = 3
 # A batch ends at either bound; both are part of the digest of the content, hence of _VERSION.
@@ -200,7 +219,7 @@ class _Sieve:
         for where, item in placed:
             found = item if isinstance(item, Fault) else self.check(item)
             if isinstance(found, Fault):
-                self._leave_out(f"{where}: {found.message}")
+                self._leave_out(f"{where}: {found.message}", found.no_label)
             else:
                 row = found
                 yield row
@@ -208,9 +227,9 @@ class _Sieve:
             why = f" ({self.dropped} left out; {self.reasons[0]})" if self.dropped else ""
             raise DataError(f"{shown}: it holds no example{why}")
 
-    def _leave_out(self, reason: str) -> None:
+    def _leave_out(self, reason: str, no_label: bool) -> None:
         if not self.drop:
-            raise DataError(f'{reason}, or leave such rows out with data.on_invalid_row = "drop"')
+            raise MissingLabel(reason) if no_label else DataError(f"{reason}{_OR_DROP}")
         self.dropped += 1
         if len(self.reasons) < _REASONS:
             self.reasons.append(reason)

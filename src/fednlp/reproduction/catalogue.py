@@ -7,11 +7,13 @@ from itertools import chain
 from pathlib import Path
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
 from fednlp.errors import ConfigError
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.suggestions import did_you_mean
-from fednlp.reproduction.manifest import Paper
+from fednlp.reproduction.agreement import Claim
+from fednlp.reproduction.manifest import Cell, Column, Entry, Paper, Partitioned, Row, Runs
 
 
 def shipped() -> list[Paper]:
@@ -55,7 +57,7 @@ def read_paper(path: Path) -> Paper:
         raise ConfigError(f"there is no manifest {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from None
-    return _parse(text, str(path))
+    return _parse(text, str(path)).read_from(path.parent)
 
 
 def _fitting(name: str, known: Mapping[str, Paper]) -> dict[str, Paper]:
@@ -84,11 +86,19 @@ def _parse(text: str, where: str) -> Paper:
         return Paper.model_validate(tomllib.loads(text))
     except ValidationError as error:
         problems = [
-            clean(
-                f"{'.'.join(map(str, detail['loc'])) or 'the manifest'}: {detail['msg'].removeprefix('Value error, ')}"
-            )
+            clean(f"{'.'.join(map(str, detail['loc'])) or 'the manifest'}: {_said(detail)}")
             for detail in error.errors(include_url=False)
         ]
         raise ConfigError(f"{where}: {'; '.join(problems[:5])}", problems) from None
     except (ValueError, RecursionError) as error:  # a number of too many digits among them
         raise ConfigError(f"{where} is not readable as TOML: {error}") from None
+
+
+def _said(detail: ErrorDetails) -> str:
+    """Return what is wrong at a place of a manifest."""
+    if detail["type"] == "extra_forbidden":
+        tables = (Paper, Runs, Partitioned, Entry, Row, Cell, Column, Claim)
+        known = (field.alias or name for table in tables for name, field in table.model_fields.items())
+        hint = did_you_mean(str(detail["loc"][-1]), known).rstrip()
+        return f"there is no such key; {hint}" if hint else "there is no such key"
+    return detail["msg"].removeprefix("Value error, ")

@@ -106,6 +106,7 @@ class Work:
         before: Jobs that have to be finished before the others.
         reason: Why nothing, or not all of it, can be made; empty otherwise.
         known: Labels of the jobs that need not be done here, since others have what they give.
+        wrong: Whether the reason is a mistake in the manifest or its experiments.
     """
 
     paper: Paper
@@ -114,6 +115,7 @@ class Work:
     before: tuple[Job, ...] = ()
     reason: str = ""
     known: frozenset[str] = frozenset()
+    wrong: bool = False
 
     @property
     def every(self) -> list[Job]:
@@ -190,7 +192,7 @@ class Preparation:
             jobs = {key: self._runs(paper, key) for key in here}
             return _shared(Work(paper, entry, jobs, before, reason), others)
         except ConfigError as error:
-            return Work(paper, entry, reason=" ".join(error.problems[0].split(";")[0].split()))
+            return Work(paper, entry, reason=" ".join(error.problems[0].split(";")[0].split()), wrong=True)
 
     def _is_known(self, paper: Paper, entry: Entry, part: str, others: Collection[str]) -> bool:
         """Return whether others have all runs of a key, or the partition of a row."""
@@ -218,7 +220,7 @@ class Preparation:
             settings.append(f"model.name_or_path={json.dumps(str(RunDir(first.folder).model.absolute()))}")
         if runs.data in self._data:
             settings.append(f"data.path={json.dumps(self._data[runs.data])}")
-        experiment = config.load(runs.experiment, settings)
+        experiment = config.load(paper.experiment_of(key), settings)
         folder = self._out / "runs" / folder_name(experiment.name, runs.set)
         planned = plan(experiment, runs.methods, runs.baselines, runs.seeds, folder, checked=False)
         return [self._run(runs, one, one.seed - experiment.seed, begins_with) for one in planned]

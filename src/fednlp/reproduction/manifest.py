@@ -1,9 +1,10 @@
 """A paper's tables and figures as data: what makes each of them here, what was published, and what is claimed."""
 
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, model_validator
 
 from fednlp.reproduction.agreement import Claim
 
@@ -64,7 +65,7 @@ class Runs(_Table):
     """The runs of one experiment file.
 
     Attributes:
-        experiment: A TOML file, or the name of an experiment that comes with fednlp.
+        experiment: A TOML file (:meth:`Paper.experiment_of`), or the name of an experiment that comes with fednlp.
         methods: Its variants, or algorithms.
         baselines: ``centralised``, ``chained``, ``local``, ``majority``.
         seeds: Number of seeds, from the experiment's own upwards.
@@ -275,6 +276,18 @@ class Paper(_Table):
     source: str
     runs: dict[str, Runs] = {}
     entries: list[Entry] = Field(alias="entry")
+    _folder: Path = PrivateAttr(Path())
+
+    def read_from(self, folder: Path) -> Self:
+        """Return the paper with the folder of its manifest, where relative paths begin."""
+        copy = self.model_copy()
+        copy._folder = folder
+        return copy
+
+    def experiment_of(self, key: str) -> str:
+        """Return the path or name of the experiment of a key's runs: a file is looked for beside the manifest first."""
+        beside = self._folder / self.runs[key].experiment
+        return str(beside) if beside.is_file() else self.runs[key].experiment
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from fednlp import config
 from fednlp.errors import ConfigError
 from fednlp.reports.document import Picture
 from fednlp.reproduction import folder
@@ -101,6 +102,9 @@ def reproduce(
         folder.write(out, record)
         ids = {(paper.name, name) for paper in wanted.values() for name in _asked(paper, request.only)}
         asked = [work for work in works if work.id in ids]
+        for work in asked:
+            if work.wrong:
+                callback.log(f"{work.entry.id} cannot be made: {work.reason}")
         say_what_is_known(asked, joined, callback.log)
         making = Making(asked, out, record, callback, end, now)
         try:
@@ -117,10 +121,15 @@ def check(papers: Sequence[Paper], request: Request) -> None:
     """Check that what is asked for exists.
 
     Raises:
-        ConfigError: An entry or a data set that no paper has, a folder that does not exist, or no seed.
+        ConfigError: An entry or a data set that no paper has, a folder or an experiment that does not exist, or no
+            seed.
     """
     if request.most_seeds < 1:
         raise ConfigError(f"--seeds {request.most_seeds}: at least 1 is needed")
+    for paper in papers:
+        for key, runs in paper.runs.items():
+            if not runs.data:  # else it may lack the path of its data
+                config.load(paper.experiment_of(key), runs.set)
     entries = [entry for paper in papers for entry in paper.entries]
     for name in request.only:
         if not any(is_asked(entry, [name]) for entry in entries):

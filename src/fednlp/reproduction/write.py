@@ -62,6 +62,8 @@ def copy_pages(source: Path, target: Path) -> None:
         RunError: The folder has no ``results.json`` that can be used, or the other holds files of something else or
             cannot be written.
     """
+    if not (source / RESULTS).exists():
+        raise RunError(f"{source} has no {RESULTS}: give the folder of the pages, such as OUT/page")
     results, pictures = with_pictures(read_results(source), source)
     texts = {RESULTS: results.to_json(), **markdown_pages(results)}
     with writing(target, "choose another folder"):

@@ -12,6 +12,7 @@ from fednlp.clock import DATA, timed
 from fednlp.config import Experiment
 from fednlp.data import TextData, load_data
 from fednlp.data.features import Features, open_features, row_batches, write_features
+from fednlp.data.store import MissingLabel
 from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError
@@ -33,6 +34,10 @@ from fednlp.tasks.moses import column_preparation, library_version
 Log = Callable[[str], None]
 Preparation = Mapping[str, Callable[[Iterable[str]], list[str]]]
 _ROWS_AT_ONCE = 4096
+_ALL_LABELS = (
+    "with [fewshot] a simulation needs the true labels of all texts, since it hides all but fewshot.gold of them "
+    "itself, and scores with them; only the sites of a federation take texts without labels"
+)
 
 
 @dataclass(frozen=True)
@@ -259,9 +264,18 @@ def open_data(experiment: Experiment, log: Log = lambda text: None) -> TextData:
     task = experiment.task.configured
     known = task if task in TASKS else None
     named = experiment.data
-    data = load_data(
-        named.name, **named.arguments(), task=known, train_size=named.train_size, test_size=named.test_size
-    )
+    try:
+        data = load_data(
+            named.name,
+            **named.arguments(),
+            task=known,
+            train_size=named.train_size,
+            test_size=named.test_size,
+        )
+    except MissingLabel as error:
+        if experiment.fewshot is None:
+            raise
+        raise DataError(f"{error.found}: {_ALL_LABELS}") from None
     return with_own_tests(experiment, data, log) if experiment.partition.test_sets == "own-split" else data
 
 

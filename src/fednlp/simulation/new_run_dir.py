@@ -64,7 +64,10 @@ def refuse_taken(out: Path | None) -> None:
         raise cannot_write(
             Path(str(out)[:80]), error.strerror or str(error), "choose another --out"
         ) from None
-    if taken:
-        unfinished = (out / "resolved.toml").is_file() and not (out / "summary.json").is_file()
-        hint = f"go on with: fednlp run --resume {out}" if unfinished else "choose another --out"
-        raise RunError(f"{out} holds a run already and is never overwritten: {hint}")
+    if not taken:
+        return
+    if not (out / "resolved.toml").exists():
+        raise RunError(f"{out} holds files of something else: choose another --out")
+    unfinished = (out / "resolved.toml").is_file() and not (out / "summary.json").is_file()
+    hint = f"go on with: fednlp run --resume {out}" if unfinished else "choose another --out"
+    raise RunError(f"{out} holds a run already and is never overwritten: {hint}")

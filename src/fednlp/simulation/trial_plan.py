@@ -150,14 +150,15 @@ def plan_searches(
         validation_fraction: The share of each client's training examples that trials are compared on.
 
     Raises:
-        ConfigError: A key is unknown, cannot be chosen, has one value, or is of no method; or a method has fewer
-            combinations than ``trials``.
+        ConfigError: A key is unknown, cannot be chosen, has one value, or is of no method; or a method has few
+            labels, or fewer combinations than ``trials``.
     """
     if not methods or not grid:
         raise ConfigError("a search needs methods, and values to choose from for a setting at least")
     accepted = _accepted(experiment, methods, {key: _different(key, values) for key, values in grid.items()})
     options = {method: _combinations(experiment, method, accepted[method]) for method in methods}
     searched = [method for method in methods if accepted[method]]
+    _require_labels(experiment, searched)
     fewest = min(searched, key=lambda method: len(options[method]))
     wanted = len(options[fewest]) if trials is None else trials
     if wanted > len(options[fewest]):
@@ -180,6 +181,16 @@ def plan_searches(
         )
         searches.append(MethodSearch(method, len(options[method]), lacking, candidates, plan))
     return searches
+
+
+def _require_labels(experiment: Experiment, methods: Sequence[str]) -> None:
+    """Check that the labels of the training texts are known, since trials are compared on a part of them."""
+    for method in methods:
+        if config.with_method(experiment, method, experiment.seed).fewshot is not None:
+            raise ConfigError(
+                f"{method} with [fewshot] cannot be tuned: trials are compared on labelled training texts, and most "
+                "of its texts have no label; leave the tuning out, and compare settings as [variants]"
+            )
 
 
 def _different(scoped: str, values: Sequence[Any]) -> list[Any]:

@@ -13,7 +13,8 @@ from fednlp.formatting.units import plural
 DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 """What separates the cells of a file by the ending of its name, unless its header line shows another."""
 
-_NAMES = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}
+DELIMITER_NAMES = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}
+"""What people call each delimiter that is looked for."""
 _FIRST_ROWS = 10
 
 
@@ -33,7 +34,7 @@ def find_delimiter(path: Path, usual: str) -> str:
     """
     if _fitting(path, usual) is not None:
         return usual
-    fits = {other: fit for other in _NAMES if (fit := _fitting(path, other))}
+    fits = {other: fit for other in DELIMITER_NAMES if (fit := _fitting(path, other))}
     best = [other for other, fit in fits.items() if fit == max(fits.values())]
     if len(best) > 1:
         both = " or ".join(map(repr, best))
@@ -63,7 +64,7 @@ def delimiter_name(delimiter: str) -> str:
     >>> delimiter_name(";"), delimiter_name("^")
     ('semicolon', "'^'")
     """
-    return _NAMES.get(delimiter, repr(delimiter))
+    return DELIMITER_NAMES.get(delimiter, repr(delimiter))
 
 
 def checked_delimiter(given: str) -> str:
