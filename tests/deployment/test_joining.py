@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from fednlp.cli import main
 from fednlp.deployment import enrolling, join
 from fednlp.deployment.access import IDENTITY, Access, access_of
 from fednlp.deployment.certificates import Material
@@ -358,6 +359,30 @@ def test_the_server_s_line_for_a_site_is_read_back(served: Served) -> None:
     assert JoinToken.parse(str(token)).address == served.address
     with pytest.raises(RunError, match="this machine has not joined"):
         served.join("west")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(None, "there is no site file"), ("[allow]\ntell_sise = false\n", "did you mean allow.tell_size")],
+)
+def test_a_mistake_in_the_site_s_file_is_said_before_it_enrols(
+    text: str | None,
+    said: str,
+    served: Served,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """A token is good once."""
+    token, own = served.token("west"), tmp_path / "strict.toml"
+    if text is not None:
+        own.write_text(text)
+    monkeypatch.setattr("sys.argv", ["fednlp", "join", str(token), "--policy", str(own)])
+    with pytest.raises(SystemExit):
+        main()
+    assert said in capsys.readouterr().err
+    (site,) = [site for site in served.federation.admission.register.sites() if site.name == "west"]
+    assert site.state == "invited"
 
 
 def test_data_named_later_do_not_replace_what_a_site_allows(tmp_path: Path) -> None:

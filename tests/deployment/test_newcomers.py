@@ -106,6 +106,7 @@ def test_the_population_grows_and_the_rounds_are_those_of_a_simulation(
     assert f"from round 3 on {machines.names[2]} take part, too: 3 sites" in machines.lines
     sizes = np.load(deployed.partition)["train_offsets"]
     assert len(sizes) == 4
+    assert deployed.read_json("summary.json")["data"]["train"] == sizes[-1]
 
     def sample(population: Population, number: int) -> Cohort:
         there = replace(population, sizes=population.sizes[: 2 if number < 3 else 3])

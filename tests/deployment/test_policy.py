@@ -132,7 +132,8 @@ def test_all_mistakes_come_at_once() -> None:
 
 def test_files_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match=r"there is no site file .*: write one with fednlp join --init site.toml"
+        ConfigError,
+        match=r"there is no site file .*: write one with fednlp join site --init --policy .*site.toml --data",
     ):
         load_policy(tmp_path / "site.toml")
     (tmp_path / "site.toml").write_text("[allow\n")

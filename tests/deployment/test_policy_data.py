@@ -175,8 +175,11 @@ def test_every_task(tmp_path: Path, task: str) -> None:
         open_site_data(site(other), task, labels)
     assert caught.value.for_server == LACKS_COLUMNS
     for name in header:
-        key = f"data.{name}" if name in ("text", "label") else f"data.columns.{name}"
+        plain = name in ("text", "label")
+        key = f"data.{name}" if plain else f"data.columns.{name}"
+        option = f"--{name} YOURS" if plain else f"--column {name}=YOURS"
         assert f"'{name}' ({key})" in str(caught.value)
+        assert option in str(caught.value)
         assert f"'my_{name}'" in str(caught.value)
     assert "\n" not in str(caught.value)
 

@@ -17,6 +17,7 @@ from fednlp.config import Experiment
 from fednlp.deployment.shards import FEDERATION, opened, split_out
 from fednlp.errors import ConfigError
 from fednlp.simulation.callback import NullCallback
+from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
 
@@ -65,6 +66,9 @@ def test_a_rehearsal_that_is_killed_goes_on_and_ends_as_the_simulation(
     assert not living(str(sites))
     weights = [(run / "model" / "model.safetensors").read_bytes() for run in (simulated.folder, out)]
     assert weights[0] == weights[1]
+    told, known = (RunDir(run).read_json("summary.json")["data"] for run in (out, simulated.folder))
+    assert told["train"] == known["train"] > 0, "the sum of what the sites tell"
+    assert "listening at 127.0.0.1:" in (tmp_path / "log.txt").read_text()
 
 
 def test_a_split_that_was_killed_is_made_again_and_another_one_is_refused(

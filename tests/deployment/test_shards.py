@@ -48,8 +48,9 @@ def test_shards_hold_the_partition_s_examples_in_their_order(experiment: Make, t
         split_out(made, tmp_path / "shards", quiet)
 
 
+@pytest.mark.usefixtures("empty_cache")
 def test_a_server_needs_no_data(experiment: Make) -> None:
-    """Labels are enough; without a test set there are features of nothing."""
+    """Labels are enough; without a test set there are features of nothing, of which nothing is said."""
     served = experiment(
         {
             "data": {"name": "sites", "labels": ["no", "yes"]},
@@ -57,7 +58,9 @@ def test_a_server_needs_no_data(experiment: Make) -> None:
             "partition": None,
         }
     ).resolved()
-    components = server_components(served, quiet)
+    said: list[str] = []
+    components = server_components(served, said.append)
+    assert not any("tokenising" in line for line in said)
     assert components.data.label_names == ("no", "yes")
     assert len(components.data.test_numbers) == 0
 

@@ -138,6 +138,8 @@ def join(
         raise ConfigError(
             "--policy names the data already: leave --data and its options out, or change that file"
         )
+    if policy is not None:
+        load_policy(policy)  # a mistake in it is said before this site enrols
     balancer = Balancer(ca) if behind_proxy else None
     files = None if behind_proxy and cert is None and key is None else _files(ca, cert, key)
     folder = enrolled_folder(target, _log, files=files, balancer=balancer)

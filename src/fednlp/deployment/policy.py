@@ -185,7 +185,7 @@ def load_policy(path: Path) -> SitePolicy:
         document = tomllib.loads(regular(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ConfigError(
-            f"there is no site file {path}: write one with fednlp join --init {path.name}"
+            f"there is no site file {path}: write one with fednlp join site --init --policy {path} --data FILE"
         ) from None
     except (ValueError, RecursionError, OSError) as error:  # a number of too many digits among them
         raise ConfigError(f"{path} is not readable as TOML: {error}") from None

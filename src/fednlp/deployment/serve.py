@@ -233,7 +233,9 @@ def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback
     else:
         credentials = server_credentials(admission.material)
     running = listen_with(where.listen, credentials, session, enrol, log=callback.log, challenges=challenges)
-    return running, where.address or _reached(where.listen, running.port)
+    address = where.address or _reached(where.listen, running.port)
+    callback.log(f"listening at {where.listen.rpartition(':')[0]}:{running.port}; sites dial {address}")
+    return running, address
 
 
 def _reached(listen: str, port: int) -> str:

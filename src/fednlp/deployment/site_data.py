@@ -20,6 +20,8 @@ LACKS_COLUMNS = "its data lack a column that the experiment needs"
 UNREADABLE = "its data cannot be read as examples of the experiment's task"
 UNKNOWN_LABELS = "its data have labels that the experiment does not know"
 _MOST_SHOWN = 10
+_OWN_KEYS = ("text", "label")
+"""Columns that have a key and an option of their own."""
 
 
 class UnfitSiteData(DataError):
@@ -113,9 +115,10 @@ def _lacking(error: MissingColumns, task: str, own: Mapping[str, str]) -> str:
     roles = [canonical.get(name, name) for name in error.missing]
     lacks = listed([f"{name!r} ({_key(role)})" for name, role in zip(error.missing, roles, strict=True)])
     near = did_you_mean(error.missing[0], error.columns)
+    typed = " ".join(map(_option, roles))
     return (
         f"{error.where}: {task} reads {listed(TASKS[task].schema.needed)}, and there is no column {lacks}: {near}"
-        f"{there_are(error.columns)}; name yours in [data] of the site's file"
+        f"{there_are(error.columns)}; name yours in [data] of the site's file, or beside --data: {typed}"
     )
 
 
@@ -125,7 +128,16 @@ def _key(role: str) -> str:
     >>> _key("label"), _key("source")
     ('data.label', 'data.columns.source')
     """
-    return f"data.{role}" if role in ("text", "label") else f"data.columns.{role}"
+    return f"data.{role}" if role in _OWN_KEYS else f"data.columns.{role}"
+
+
+def _option(role: str) -> str:
+    """Return what names a column on the command line of ``fednlp join``.
+
+    >>> _option("label"), _option("source")
+    ('--label YOURS', '--column source=YOURS')
+    """
+    return f"--{role} YOURS" if role in _OWN_KEYS else f"--column {role}=YOURS"
 
 
 def _strange(name: str, task: str, strange: Mapping[str, int], labels: Sequence[str]) -> str:

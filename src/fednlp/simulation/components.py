@@ -304,7 +304,10 @@ def features_of(
         return features
     table = data.train if split == "train" else data.test
     which = "training and test" if data.held_out else {"train": "training", "test": "test"}[split]
-    log(f"tokenising {plural(table.num_rows, f'{which} example')} of {data.name} (once; kept in {folder})")
+    if len(data.train_numbers) or len(data.test_numbers):  # the server of a federation may have none
+        log(
+            f"tokenising {plural(table.num_rows, f'{which} example')} of {data.name} (once; kept in {folder})"
+        )
     batches = row_batches(table, columns)
     with writing(folder.parent):
         return write_features(folder, (task.encode(rows, tokenizer, limit) for rows in batches))

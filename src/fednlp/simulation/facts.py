@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from fednlp.data import TextData
 from fednlp.partition import Partition
 from fednlp.processor import processor
 from fednlp.simulation.components import RunComponents
@@ -37,8 +38,7 @@ def write_facts(
         "name": data.name,
         "source": data.source,
         "fingerprint": data.fingerprint,
-        "train": len(data.train_numbers),
-        "test": len(data.test_numbers),
+        **example_counts(data, partition),
         "labels": len(data.label_names) or None,
         "task": components.task.name,
         "metric": components.task.metric,
@@ -58,6 +58,14 @@ def write_facts(
         np.add.at(table, (owner[known >= 0], known[known >= 0]), 1)
         counts[split] = table.tolist()
     directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
+
+
+def example_counts(data: TextData, partition: Partition) -> dict[str, int]:
+    """Return the numbers of training and test examples; where this machine has none, those that the sites told."""
+    return {
+        "train": len(data.train_numbers) or int(partition.train_offsets[-1]),
+        "test": len(data.test_numbers) or int(partition.test_offsets[-1]),
+    }
 
 
 def _environment(data: dict[str, Any], device: torch.device | None) -> dict[str, Any]:

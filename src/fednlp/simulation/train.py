@@ -30,6 +30,7 @@ from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import attacked, attackers_of, build_algorithm
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.evaluate import write_clients
+from fednlp.simulation.facts import example_counts
 from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.final import evaluate_final, is_due
 from fednlp.simulation.label_holder import OpenLabels
@@ -228,7 +229,10 @@ def _finish(
     from fednlp.reports.modelcard import model_card
 
     known = directory.read_json("environment.json")
-    summary = summary_of(context, known["data"], stopped)
+    data = known["data"]
+    if context.experiment.data.at_sites:  # sites may have joined since
+        data = data | example_counts(components.data, context.partition)
+    summary = summary_of(context, data, stopped)
     with saving(directory.folder):
         if context.lines and "cross_client_evaluation" in context.lines[-1]:
             directory.write_json("cross_client_evaluation.json", context.lines[-1]["cross_client_evaluation"])
