@@ -125,6 +125,17 @@ def test_pages_are_never_copied_into_a_folder_of_other_files(lies: str | None, t
     assert {path: path.read_text() for path in tmp_path.iterdir()} == before
 
 
+def test_figures_that_are_a_link_are_left_alone(tmp_path: Path) -> None:
+    target, precious = tmp_path / "target", tmp_path / "precious"
+    shutil.copytree(FOLDER, target)
+    (target / FIGURES).rename(precious)
+    (target / FIGURES).symlink_to(precious)
+    before = {path: path.read_bytes() for path in precious.iterdir()}
+    with pytest.raises(RunError, match="is a link to another folder"):
+        copy_pages(FOLDER, target)
+    assert {path: path.read_bytes() for path in precious.iterdir()} == before
+
+
 def test_a_folder_without_pages_is_named(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"has no results\.json: give the folder of the pages"):
         copy_pages(tmp_path, tmp_path / "to")

@@ -13,7 +13,7 @@ from fednlp.deployment.answers import (
     MOST_CALLS,
     MOST_COUNTED,
     MOST_FACTS,
-    MOST_LOSS,
+    MOST_REPORTED,
     most_counts,
     require_own,
 )
@@ -24,8 +24,15 @@ from fednlp.deployment.setup import MOST_EXAMPLES, read_ready
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.round import mean_over_examples
+from fednlp.federated.sums import LARGEST
 from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import ClientModelRequest, ClientModelResult, LabelsKept
+from fednlp.runtime.messages import (
+    ClientModelRequest,
+    ClientModelResult,
+    ClientSums,
+    ClientSumsRequest,
+    LabelsKept,
+)
 from fednlp.training.local_training import LocalTraining
 
 ASKED = TrainRequest(2, 1, 1.0)
@@ -47,7 +54,7 @@ def check(answer: Any, kind: type[Any] = ClientResult, metric: str = "accuracy")
 def test_an_answer_to_what_was_asked_is_taken() -> None:
     check(said())
     check(said(**{name: count for name, count in MOST.items() if name != "labels"}, bytes_up=MOST_COUNTED))
-    check(said(loss=7 * MOST_LOSS, metrics={"tau": -1e18}))
+    check(said(loss=MOST_REPORTED, metrics={"tau": -LARGEST}))
     check(said(error="its loss is no number", loss=float("nan")))
 
 
@@ -71,12 +78,12 @@ def test_what_a_client_counts_is_within_the_bounds(
     assert most["steps"] == MOST_CALLS * options.steps(examples)
 
 
-@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1e308, 1e308, 7.1 * MOST_LOSS])
+@pytest.mark.parametrize("loss", [float("nan"), float("inf"), -1e308, 1e308, 1.1 * MOST_REPORTED])
 def test_a_loss_that_cannot_be_is_refused(loss: float) -> None:
     with pytest.raises(RunError, match=r"a loss of \S+, which cannot be"):
         check(said(loss=loss))
     with pytest.raises(RunError, match=r"a 'tau' of \S+, which cannot be"):
-        check(said(metrics={"tau": loss * 1e12}))
+        check(said(metrics={"tau": loss}))
 
 
 @pytest.mark.parametrize(
@@ -108,19 +115,44 @@ def test_a_site_has_no_scores_on_the_tests_of_others(more: dict[str, Any]) -> No
 
 
 def test_the_largest_numbers_have_a_mean() -> None:
-    most = said(examples=MOST["examples"], metrics={"tau": 2.0**59})
+    most = said(examples=MOST["examples"], metrics={"tau": LARGEST})
     check(most)
-    assert mean_over_examples([most, most]) == {"tau": 2.0**59}
+    assert mean_over_examples([most, most]) == {"tau": LARGEST}
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"update_norms": [float("nan")]},
+        {"update_norms": [10**310]},
+        {"update_norms": [-1.0]},
+        {"update_norms": ["1"]},
+        {"update_norms": {"a": 1.0}},
+        {"other": 1.0},
+    ],
+)
+def test_facts_are_norms(facts: dict[str, Any]) -> None:
+    """They stand in the round's line, which must be read again."""
+    with pytest.raises(RunError, match="beside its numbers"):
+        check(replace(GOOD, facts=facts))
+    masked = replace(ASKED, masking={})
+    require_own(masked, replace(GOOD, facts={"tail": 1}), ClientResult, MOST, "accuracy")
 
 
 def test_facts_are_short() -> None:
-    deep: Any = []
-    for _ in range(500):
-        deep = [deep]
     for facts in ({"x": "y" * MOST_FACTS}, {"x": int("9" * 4000 + "9" * 4000, 16)}):
         with pytest.raises(RunError, match="characters beside its numbers"):
             check(replace(GOOD, facts=facts))
-    check(replace(GOOD, facts={"x": deep}))
+
+
+@pytest.mark.parametrize("sums", [[-1, 0, 1], [10**40, 0, 1], [1, 0, -1]])
+def test_sums_over_tests_are_of_a_number_of_examples(sums: list[int]) -> None:
+    asked = ClientSumsRequest(2, 1)
+    with pytest.raises(RunError, match="a number of test examples that cannot be"):
+        require_own(asked, ClientSums(2, None, sums), ClientSums, MOST, "accuracy")
+    require_own(asked, ClientSums(2, "failed", sums), ClientSums, MOST, "accuracy")
+    require_own(replace(asked, masking={}), ClientSums(2, None, sums), ClientSums, MOST, "accuracy")
+    require_own(asked, ClientSums(2, None, [5, 7, 5]), ClientSums, MOST, "accuracy")
 
 
 def test_a_site_speaks_for_itself_of_what_it_was_asked() -> None:

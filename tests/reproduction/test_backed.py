@@ -6,13 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.reproduction.backed import with_backed_figures
+from fednlp.reproduction.backed import with_backed_figures, with_runs_of
 from fednlp.reproduction.finding import found_column
 from fednlp.reproduction.joining import unite
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import partition_name, run_name
-from fednlp.reproduction.results import Finding, FoundPicture, FoundRow, FoundRun, PaperResults, Results
+from fednlp.reproduction.results import (
+    Finding,
+    FoundData,
+    FoundPicture,
+    FoundRow,
+    FoundRun,
+    PaperResults,
+    Results,
+)
 
 SEEDS = (0, 1)
 SOURCES = [(method, seed) for method in "ab" for seed in SEEDS]
@@ -113,6 +121,53 @@ def test_what_a_manifest_had_before_is_no_figure_of_now(now: Paper, left: set[st
     again = known(now, now.entries[0], [united])
     assert again == known(now, now.entries[0], [kept])
     assert (len(again) == len(SOURCES)) == (left == {"A", "B"})
+
+
+def test_a_table_of_which_nothing_is_finished_shows_nothing_of_others() -> None:
+    """A learning curve has no cells, so its picture and its data go with its runs."""
+    given = found(PAPER, set(), names_of(PAPER))
+    (of,) = given.papers
+    data = [FoundData(name="theirs", train=1)]
+    table = of.entries[0].model_copy(update={"columns": [], "data": data})
+    curve = PAPER.model_copy(update={"entries": [PAPER.entries[0].model_copy(update={"columns": []})]})
+    begun = given.model_copy(update={"papers": [of.model_copy(update={"entries": [table]})]})
+    kept, tables = with_backed_figures(begun, {"mine": curve})
+    assert (kept.papers[0].entries[0].pictures, kept.papers[0].entries[0].data) == ([], [])
+    assert tables == ["mine table1"]
+    done = found(PAPER, set(SOURCES), names_of(PAPER)).runs
+    whole = begun.model_copy(update={"runs": done})
+    assert with_backed_figures(whole, {"mine": curve}) == (whole, [])
+
+
+@given(st.sets(st.integers(0, 10**6), max_size=5))
+def test_further_seeds_are_left_out(seeds: set[int]) -> None:
+    names = names_of(PAPER)
+    more = names | {("a", seed): run_name(PAPER.runs["r"], "a", seed) for seed in seeds}
+    given = found(PAPER, set(more), more)
+    kept = with_runs_of(given, names.values())
+    assert kept.runs.keys() == set(names.values())
+    assert set(kept.papers[0].entries[0].runs) == set(names.values())
+    assert with_runs_of(given, []) == given
+
+
+def test_a_run_of_which_no_figure_is_there_is_made() -> None:
+    given = found(PAPER, set(SOURCES), names_of(PAPER))
+    (of,) = given.papers
+    (column,) = of.entries[0].columns
+    left = column.model_copy(update={"figures": {"A": {1: 3.0}}, "errors": {}})
+    table = of.entries[0].model_copy(update={"columns": [left]})
+    some = given.model_copy(update={"papers": [of.model_copy(update={"entries": [table]})]})
+    assert known(PAPER, PAPER.entries[0], [some]) == {names_of(PAPER)["a", 1]}
+
+
+@given(st.sets(st.sampled_from(SOURCES)))
+def test_what_is_measured_by_another_run_needs_that_run(finished: set[tuple[str, int]]) -> None:
+    of = paper({"measure": "sent to target", "target": "b"})
+    kept, _ = with_backed_figures(found(of, finished, names_of(of)), {"mine": of})
+    left = kept.papers[0].entries[0].columns[0].figures
+    for number, name in enumerate("AB"):
+        both = {seed for seed in SEEDS if {("ab"[number], seed), ("b", seed)} <= finished}
+        assert left.get(name, {}).keys() == both
 
 
 @pytest.mark.parametrize("target", [0.8, 0.9])

@@ -682,11 +682,12 @@ def test_a_picture_outside_the_folder_is_not_copied(page: Path, here: Path, mani
     assert [one.name for one in made(out, "table1").pictures] == ["mine-table1-curves-0"]
 
 
-def test_a_picture_takes_no_name_of_another_table(page: Path, here: Path, manifest: Path) -> None:
+@pytest.mark.parametrize("name", ["mine-figure1", "mine-table1-average"])
+def test_a_picture_takes_no_name_of_another_table(name: str, page: Path, here: Path, manifest: Path) -> None:
     """Its file would be shown in that table in place of the one that was drawn here."""
     (here / "first/figures").mkdir(parents=True)
-    (here / "first/results.json").write_text(page.read_text().replace("mine-table1-", "mine-figure1-"))
-    (here / "first/figures/mine-figure1-curves-0.png").write_bytes(b"\x89PNG\r\n\x1a\nanother")
+    (here / "first/results.json").write_text(page.read_text().replace("mine-table1-", f"{name}-"))
+    (here / f"first/figures/{name}-curves-0.png").write_bytes(b"\x89PNG\r\n\x1a\nanother")
     reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
     assert made(here / "out", "table1").pictures == []
     assert not list((here / "out/page/figures").iterdir())

@@ -4,20 +4,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from fednlp.deployment.setup import MOST_EXAMPLES
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult
+from fednlp.federated.sums import LARGEST
 from fednlp.formatting.units import is_correlation, is_share
-from fednlp.runtime.messages import ClientModelResult
+from fednlp.runtime.messages import ClientModelResult, ClientSums
 from fednlp.training.local_training import LocalTraining
 
 MOST_COUNTED = 2**48
 """Bytes or tensors that a site may report of a round."""
 MOST_CALLS = 100
 """Times that a method may have a client take its local steps in a round."""
-MOST_LOSS = 1e6
-"""Mean loss of an example that a site may report."""
 MOST_REPORTED = 1e18
-"""Size of any other number that a site may report."""
+"""Size of a loss, or of a score that is no share, that a site may report."""
 MOST_FACTS = 1 << 16
 """Characters of JSON that a site may say beside its numbers."""
 _COUNTS = ("examples", "steps", "gradient_examples", "bytes_down", "tensors_down", "bytes_up", "labels")
@@ -66,9 +66,13 @@ def require_own(request: Any, answer: Any, kind: type[Any], most: Mapping[str, i
             raise RunError("the site answered with another weight than it was told")
         _require_short(answer.facts)
         if answer.error is None:
-            _require_within("loss", answer.loss, MOST_LOSS * max(1, answer.examples))
+            _require_within("loss", answer.loss, MOST_REPORTED)
             for name, value in answer.metrics.items():
-                _require_within(repr(name[:40]), value, MOST_REPORTED)
+                _require_within(repr(name[:40]), value, LARGEST)
+            if request.masking is None:
+                _require_norms(answer.facts)
+    if isinstance(answer, ClientSums) and request.masking is None and answer.error is None:
+        _require_counts(answer.sums)
     if isinstance(answer, ClientModelResult):
         if answer.everyone is not None or answer.by_owner is not None:
             raise RunError("the site answered with scores on tests that are not its own")
@@ -80,6 +84,22 @@ def require_own(request: Any, answer: Any, kind: type[Any], most: Mapping[str, i
 def _require_within(name: str, value: float, most: float) -> None:
     if not abs(value) <= most:  # neither does NaN lie within
         raise RunError(f"the site answered with a {name} of {value:g}, which cannot be")
+
+
+def _require_norms(facts: dict[str, Any]) -> None:
+    """Check that a site says nothing beside its numbers but how far tensors moved."""
+    norms = facts.get("update_norms", [])
+    fits = isinstance(norms, list) and all(
+        type(one) in (int, float) and 0 <= one <= MOST_REPORTED for one in norms
+    )
+    if not fits or {*facts} - {"update_norms"}:
+        raise RunError("the site says something beside its numbers that no method asks for")
+
+
+def _require_counts(sums: list[int]) -> None:
+    """Check the number of test examples and the weight of their loss (:func:`fednlp.training.scores.sums_of`)."""
+    if len(sums) > 2 and not (0 <= sums[0] <= MOST_EXAMPLES and sums[2] >= 0):
+        raise RunError("the site answered with a number of test examples that cannot be")
 
 
 def _require_short(facts: dict[str, Any]) -> None:

@@ -19,6 +19,7 @@ from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.message_types import Call
+from fednlp.deployment.messages import printable
 from fednlp.deployment.objects import mapped_privately
 from fednlp.deployment.publishing import Offer, Publisher
 from fednlp.deployment.rooms import rooms
@@ -27,7 +28,7 @@ from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.deployment.site_requests import ANSWERS, KINDS, call_id, told, trains, unanswered
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
-from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.pages import set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
@@ -244,11 +245,11 @@ class Sites:
         try:
             answer = from_json(reply.answer)
             self._require_own(request, answer)
+            if answer.error is not None:
+                return _failed(request, answer)
             if not isinstance(request, TrainRequest):
                 return answer
             answer = replace(answer, weight=request.weight)
-            if answer.error is not None:
-                return answer
             if reply.path is None:
                 raise RunError("the site sent no update")
             masked, data = request.masking is not None, mapped_privately(reply.path)
@@ -274,3 +275,11 @@ class Sites:
         self._calls[1][request.client] = next_attempt(name) if arrived and not came_through else name
         if came_through:
             self.counted[request.client] = request.round
+
+
+def _failed(request: Any, answer: Any) -> Any:
+    """Return what counts of the answer of a site that failed: why, and what it was sent."""
+    reason = RunError(printable(answer.error))
+    if isinstance(request, TrainRequest):
+        return failed(request, reason, answer.bytes_down, answer.tensors_down)
+    return unanswered(request, str(reason))

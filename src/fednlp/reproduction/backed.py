@@ -1,9 +1,9 @@
 """Leaves out figures that others show of other runs than the manifest here has, or of none that they finished."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from fednlp.reproduction.manifest import Column, Entry, Paper
-from fednlp.reproduction.naming import cells_of, group_of, groups_of, name_of_cell
+from fednlp.reproduction.manifest import Column, Entry, Paper, Row
+from fednlp.reproduction.naming import cells_of, group_of, group_of_target, groups_of, name_of, name_of_cell
 from fednlp.reproduction.results import Finding, FoundColumn, Results
 
 
@@ -27,12 +27,36 @@ def with_backed_figures(results: Results, papers: Mapping[str, Paper]) -> tuple[
             entry = entries.get((paper.name, one.id))
             if entry and not entry.mean_of and not entry.impossible:
                 backed = _backed(papers[paper.name], entry, one, finished & set(one.runs))
-                if backed.columns != one.columns:
+                if backed != one:
                     left_out.append(f"{paper.name} {one.id}")
                 one = backed
             found.append(one)
         kept.append(paper.model_copy(update={"entries": found}))
     return results.model_copy(update={"papers": kept}), left_out
+
+
+def with_runs_of(results: Results, names: Collection[str]) -> Results:
+    """Return what others found without further seeds of runs.
+
+    Args:
+        results: What others found.
+        names: The runs and partitions that the manifests here have, with all their seeds. Of others the seeds are not
+            known, so all of them stay.
+    """
+    groups = set(map(group_of, names))
+
+    def stays(name: str) -> bool:
+        return name in names or group_of(name) not in groups
+
+    papers = []
+    for paper in results.papers:
+        entries = [
+            one.model_copy(update={"runs": [*filter(stays, one.runs)], "lacks": [*filter(stays, one.lacks)]})
+            for one in paper.entries
+        ]
+        papers.append(paper.model_copy(update={"entries": entries}))
+    runs = {name: run for name, run in results.runs.items() if stays(name)}
+    return results.model_copy(update={"runs": runs, "papers": papers})
 
 
 def _backed(paper: Paper, entry: Entry, found: Finding, finished: set[str]) -> Finding:
@@ -42,8 +66,14 @@ def _backed(paper: Paper, entry: Entry, found: Finding, finished: set[str]) -> F
         _column(paper, entry, now[one.name], one, finished) if one.name in now else one
         for one in found.columns
     ]
-    drawn = set(map(group_of, finished)) <= groups_of(paper, entry) and columns == found.columns
-    return found.model_copy(update={"columns": columns, "pictures": found.pictures if drawn else []})
+    groups, there = groups_of(paper, entry), set(map(group_of, finished))
+    drawn = bool(there) and there <= groups and columns == found.columns
+    changes = {
+        "columns": columns,
+        "pictures": found.pictures if drawn else [],
+        "data": found.data if there & groups else [],
+    }
+    return found.model_copy(update=changes)
 
 
 def _column(
@@ -55,8 +85,14 @@ def _column(
         if name not in rows:
             figures[name] = values
         elif found.cells.get(name, cells.get(name)) == cells.get(name):
-            of = {seed: name_of_cell(paper, entry, rows[name], column, seed) for seed in values}
-            figures[name] = {seed: value for seed, value in values.items() if of[seed] in finished}
+            of = {seed: _names(paper, entry, rows[name], column, seed) for seed in values}
+            figures[name] = {seed: value for seed, value in values.items() if of[seed] <= finished}
     figures = {name: values for name, values in figures.items() if values}
     errors = {name: error for name, error in found.errors.items() if name in figures}
     return found.model_copy(update={"figures": figures, "errors": errors})
+
+
+def _names(paper: Paper, entry: Entry, row: Row, column: Column, seed: int) -> set[str]:
+    """Return the names of the runs that a figure is of: the one of its cell, and the one that it is measured by."""
+    target = group_of_target(paper, entry, row, column)
+    return {name_of_cell(paper, entry, row, column, seed), *([name_of(target, seed)] if target else [])}

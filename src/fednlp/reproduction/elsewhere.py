@@ -1,19 +1,19 @@
 """Reads what others found, to be joined with what was found here: their ``results.json`` and pictures, from anyone."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.reports.document import Picture
-from fednlp.reproduction.backed import with_backed_figures
+from fednlp.reproduction.backed import with_backed_figures, with_runs_of
 from fednlp.reproduction.changed import with_same_settings
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.joining import shown_of
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
-from fednlp.reproduction.naming import group_of, groups_of
+from fednlp.reproduction.naming import group_of, groups_of, partition_name
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.stored_pages import RESULTS, read_results, with_pictures
 
@@ -91,9 +91,9 @@ def read_joined(
         f"write it again there with fednlp reproduce --budget 0s, or leave it out of --join and of {record}"
     )
     by_name = {paper.name: paper for paper in papers}
-    joined = []
+    names, joined = {*settings, *_partitions(by_name.values())}, []
     for page in places:
-        of_these = _of_these(read_results(page, remedy), by_name, page, log)
+        of_these = with_runs_of(_of_these(read_results(page, remedy), by_name, page, log), names)
         of_same = _with_same_settings(of_these, by_name, settings, page, log)
         backed = _with_backed_figures(of_same, by_name, page, log)
         joined.append(Joined(*with_pictures(backed, page)))
@@ -156,22 +156,30 @@ def shown_pictures(
     return shown
 
 
+def _partitions(papers: Iterable[Paper]) -> Iterator[str]:
+    """Yield the names of the partitions of papers, with all their seeds."""
+    for paper in papers:
+        for made in (one for entry in paper.entries for one in entry.partitions.values()):
+            yield from (partition_name(made, seed) for seed in range(made.seeds))
+
+
 def _of_these(
     results: Results, papers: Mapping[str, Paper], page: Path, log: Callable[[str], None]
 ) -> Results:
     """Return results of these papers, without those that only have their name: title and source are others."""
-    strange = [
-        one
-        for one in results.papers
-        if (paper := papers.get(one.name)) and one.title != paper.title and one.source != paper.source
-    ]
-    for one in strange:
+    kept = {}
+    for one in results.papers:
+        paper = papers.get(one.name)
+        if paper is None or one.name in kept:
+            continue
+        if one.title == paper.title or one.source == paper.source:
+            kept[one.name] = one
+    for name in sorted({one.name for one in results.papers} & papers.keys() - kept.keys()):
         log(
-            f"{page}: its paper {one.name} has neither the title nor the source of the one here, so it is left out: "
+            f"{page}: its paper {name} has neither the title nor the source of the one here, so it is left out: "
             "if it is the same one, write the same title or source into both manifests"
         )
-    kept = [one for one in results.papers if one.name in papers and one not in strange]
-    return results.model_copy(update={"papers": kept})
+    return results.model_copy(update={"papers": list(kept.values())})
 
 
 def _with_same_settings(
@@ -200,7 +208,7 @@ def _with_backed_figures(
     if tables:
         named = ", ".join(tables[:3]) + (f" and {len(tables) - 3} more" if len(tables) > 3 else "")
         log(
-            f"{page}: figures of {plural(len(tables), 'table')} are of other runs than the manifest has here, or of "
-            f"runs that are not finished there, and are left out: {named}"
+            f"{page}: figures or pictures of {plural(len(tables), 'table')} are of other runs than the manifest has "
+            f"here, or of runs that are not finished there, and are left out: {named}"
         )
     return kept

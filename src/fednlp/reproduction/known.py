@@ -3,15 +3,24 @@
 from collections.abc import Sequence
 
 from fednlp.reproduction.manifest import Entry, Paper
-from fednlp.reproduction.naming import cells_of, group_of, group_of_cell, group_of_target, groups_of
+from fednlp.reproduction.naming import (
+    cells_of,
+    group_of,
+    group_of_cell,
+    group_of_target,
+    groups_of,
+    name_of_cell,
+    seed_of,
+)
 from fednlp.reproduction.results import Finding, Results
 
 
 def known(paper: Paper, entry: Entry, joined: Sequence[Results]) -> frozenset[str]:
     """Return the names of a table's runs or partitions that need not be made, since others have what they give it.
 
-    A run counts where it is finished and all of its cells are there. So it does not count if the table has got a row,
-    column or measure of it since, or if a column measures it by the score of a method without finished runs there.
+    A run counts where it is finished, all of its cells are there, and one of them has its figure. So it does not count
+    if the table has got a row, column or measure of it since, or if a column measures it by the score of a method
+    without finished runs there.
 
     Args:
         paper: The paper.
@@ -42,4 +51,21 @@ def _whole(paper: Paper, entry: Entry, finding: Finding, finished: Sequence[str]
         or group_of_target(paper, entry, row, column) not in groups
     }
     whole = groups_of(paper, entry) - lacking
-    return [name for name in finished if group_of(name) in whole]
+    return [name for name in finished if group_of(name) in whole and _shows(paper, entry, finding, name)]
+
+
+def _shows(paper: Paper, entry: Entry, finding: Finding, name: str) -> bool:
+    """Return whether a table shows a figure of a run, unless none of its cells must have one.
+
+    A run may never reach a target, so a measure of that may lack its figure.
+    """
+    figures = {column.name: column.figures for column in finding.columns}
+    seed = seed_of(name)
+    own = [
+        (row.name, column.name)
+        for row in entry.rows
+        for column in entry.columns
+        if not (column.measure or entry.measure).endswith("to target")
+        and name_of_cell(paper, entry, row, column, seed) == name
+    ]
+    return not own or any(seed in figures.get(column, {}).get(row, {}) for row, column in own)

@@ -53,6 +53,16 @@ def group_of(name: str) -> str:
     return name.rpartition(_SEED)[0] or name
 
 
+def seed_of(name: str) -> int:
+    """Return the seed in the name of a run or partition; 0 for a partition that is drawn with its first.
+
+    >>> seed_of("fes-table4/FeS-seed42"), seed_of("agnews-0f3c")
+    (42, 0)
+    """
+    seed = name.rpartition(_SEED)[2]
+    return int(seed) if seed.isdecimal() and len(seed) < 20 else 0
+
+
 def groups_of_part(paper: Paper, entry: Entry, part: str) -> list[str]:
     """Return the groups of a key of an entry's runs, or that of a row's partition."""
     if entry.partitions:

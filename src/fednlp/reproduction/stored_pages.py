@@ -1,12 +1,15 @@
 """Reads a folder of pages, which may come from anyone: its ``results.json``, and the pictures that this names."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import get_args
 
 from pydantic import ValidationError
 
 from fednlp.checked_json import damaged, first_problem
 from fednlp.disk import regular
+from fednlp.reproduction.manifest import PictureName
 from fednlp.reproduction.results import Finding, PaperResults, Results
 
 RESULTS, FIGURES = "results.json", "figures"
@@ -14,6 +17,8 @@ _PNG = b"\x89PNG\r\n\x1a\n"
 _LARGEST = 16 << 20
 _LARGEST_PICTURE = 8 << 20
 _LARGEST_PICTURES = 128 << 20
+_KIND = re.compile("|".join(["curves-[0-9]+", "update-norms", *get_args(PictureName)]))
+"""What follows the names of paper and table in that of a picture (:mod:`fednlp.reproduction.pictures`)."""
 
 
 def read_results(folder: Path, remedy: str = "write it again with fednlp reproduce --budget 0s") -> Results:
@@ -46,11 +51,11 @@ def with_pictures(results: Results, folder: Path) -> tuple[Results, Mapping[str,
         folder: Of the pages.
     """
     pictures: dict[str, bytes] = {}
-    papers = []
+    inside, papers = folder.resolve(), []
     for paper in results.papers:
         entries = []
         for entry in paper.entries:
-            there = [one for one in _own(paper, entry) if _read(folder.resolve(), one, pictures)]
+            there = {one for one in _own(paper, entry) if _read(inside, one, pictures)}
             kept = [one for one in entry.pictures if one.name in there]
             entries.append(entry.model_copy(update={"pictures": kept}))
         papers.append(paper.model_copy(update={"entries": entries}))
@@ -58,8 +63,10 @@ def with_pictures(results: Results, folder: Path) -> tuple[Results, Mapping[str,
 
 
 def _own(paper: PaperResults, entry: Finding) -> list[str]:
-    """Return the names of a table's pictures that are names of such pictures."""
-    return [one.name for one in entry.pictures if one.name.startswith(f"{paper.name}-{entry.id}-")]
+    """Return the names of a table's pictures that are names of such pictures, each once."""
+    beginning = f"{paper.name}-{entry.id}-"
+    named = dict.fromkeys(one.name for one in entry.pictures if one.name.startswith(beginning))
+    return [name for name in named if _KIND.fullmatch(name.removeprefix(beginning))]
 
 
 def _read(folder: Path, name: str, pictures: dict[str, bytes]) -> bool:

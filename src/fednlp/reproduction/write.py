@@ -42,6 +42,7 @@ def write_pages(results: Results, drawn: Mapping[str, Picture], folder: Path) ->
         RunError: The folder cannot be written.
     """
     texts = {f"{stem}.html": to_html(document) for stem, document in pages(results, drawn).items()}
+    _require_no_link(folder)
     with writing(folder, _REMEDY):
         with suppress(DamagedError):  # there are none, or they are of an earlier version and are written over
             _remove(folder, read_results(folder))
@@ -66,6 +67,7 @@ def copy_pages(source: Path, target: Path) -> None:
         raise RunError(f"{source} has no {RESULTS}: give the folder of the pages, such as OUT/page")
     results, pictures = with_pictures(read_results(source), source)
     texts = {RESULTS: results.to_json(), **markdown_pages(results)}
+    _require_no_link(target)
     with writing(target, "choose another folder"):
         if any(target.iterdir()):
             _remove(target, _earlier(target))
@@ -73,6 +75,16 @@ def copy_pages(source: Path, target: Path) -> None:
         for name, content in pictures.items():
             with atomic(target / FIGURES / f"{name}.png", _REMEDY) as file:
                 file.write(content)
+
+
+def _require_no_link(folder: Path) -> None:
+    """Check that figures would not be written, or removed, elsewhere.
+
+    Raises:
+        RunError: They would.
+    """
+    if (folder / FIGURES).is_symlink():
+        raise RunError(f"{folder / FIGURES} is a link to another folder: put a folder of its own there")
 
 
 def _earlier(folder: Path) -> Results:
