@@ -171,6 +171,8 @@ def test_faults_of_published_files_name_their_line(
     with pytest.raises(DataError) as caught:
         load_data(name, tmp_path)
     assert str(caught.value).startswith(f"{tmp_path / file}{expected}")
+    held = [os.readlink(one) for one in Path("/proc/self/fd").iterdir() if one.is_symlink()]
+    assert not [one for one in held if one.startswith(str(tmp_path))], "the error keeps no file open"
 
 
 @pytest.mark.parametrize("name", [name for name in data_names() if name != "bbc"])

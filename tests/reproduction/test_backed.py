@@ -13,14 +13,14 @@ from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import partition_name, run_name
 from fednlp.reproduction.results import (
-    Finding,
     FoundData,
     FoundPicture,
     FoundRow,
     FoundRun,
-    PaperResults,
     Results,
 )
+
+from .made_up import pages_of, table_of
 
 SEEDS = (0, 1)
 SOURCES = [(method, seed) for method in "ab" for seed in SEEDS]
@@ -50,27 +50,10 @@ def found(of: Paper, finished: set[tuple[str, int]], names: dict[tuple[str, int]
     """Return pages that show figures of all runs of a table, of which only some are finished."""
     (entry,) = of.entries
     figures = {row.name: {seed: 10.0 * "ab".index(row.method) + seed for seed in SEEDS} for row in entry.rows}
-    finding = Finding(
-        id=entry.id,
-        title=entry.title,
-        shows=entry.shows,
-        here="",
-        command="",
-        state="made",
-        reason="",
-        runs=list(names.values()),
-        expected=1.0,
-        measured=True,
-        rows=[FoundRow(name=row.name, published={}) for row in entry.rows],
-        columns=[found_column(of, entry, entry.columns[0], figures, {"A": 1.0, "B": 1.0})],
-        claims=[],
-        pictures=[FoundPicture(name="mine-table1-curves", caption="c")],
-    )
-    one = PaperResults(
-        number="", name="mine", title="t", source="s", command="", libraries=[], entries=[finding]
-    )
+    columns = [found_column(of, entry, entry.columns[0], figures, {"A": 1.0, "B": 1.0})]
+    pictures = [FoundPicture(name="mine-table1-curves", caption="c")]
     runs = {name: FoundRun(finished=of in finished, seconds=1.0) for of, name in names.items()}
-    return Results(runs=runs, papers=[one])
+    return pages_of("mine", [table_of(entry, list(names.values()), columns, pictures=pictures)], runs)
 
 
 def names_of(of: Paper) -> dict[tuple[str, int], str]:

@@ -28,14 +28,14 @@ from fednlp.reproduction.results import (
     Finding,
     FoundClaim,
     FoundPicture,
-    FoundRow,
     FoundRun,
-    PaperResults,
     Results,
 )
 from fednlp.reproduction.stored_pages import read_results, with_pictures
 from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
+
+from .made_up import pages_of, table_of
 
 METHODS, SEEDS = ("a", "b", "c"), 3
 SOURCES = [(method, seed) for method in METHODS for seed in range(SEEDS)]
@@ -95,34 +95,17 @@ def results(
     columns = [
         found_column(of, entry, column, figures, dict.fromkeys(figures, 1.0)) for column in entry.columns
     ]
-    finding = Finding(
-        id=entry.id,
-        title=entry.title,
-        shows=entry.shows,
-        here="",
-        command="",
+    table = table_of(
+        entry,
+        list(dict.fromkeys([*NAMES, *(name_of(*source, of) for source in found)])),
+        columns,
         state=state_of(bool(found), len(found) == len(SOURCES) and not reason),
         reason=reason,
-        runs=list(dict.fromkeys([*NAMES, *(name_of(*source, of) for source in found)])),
-        expected=1.0,
-        measured=True,
-        rows=[FoundRow(name=one.name, published=one.published) for one in entry.rows],
-        columns=columns,
         claims=[FoundClaim(says=one.says, verdict=verdict(one, columns)) for one in entry.claims],
-        pictures=[],
-    )
-    one = PaperResults(
-        number="",
-        name=of.name,
-        title="t",
-        source="s",
-        command="",
-        libraries=[],
-        entries=[finding],
     )
     runs = {name_of(*source, of): FoundRun(finished=False, seconds=0.5) for source in begun}
     made = FoundRun(finished=True, seconds=1.0, cpu_seconds=2.0, processor=machine, cores=2)
-    return Results(runs=runs | {name_of(*source, of): made for source in found}, papers=[one])
+    return pages_of(of.name, [table], runs | {name_of(*source, of): made for source in found})
 
 
 def part(found: Found, *sources: tuple[str, int], machine: str = "x") -> Results:

@@ -20,9 +20,11 @@ from fednlp.reproduction.joining import unite
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of, run_name
-from fednlp.reproduction.results import Finding, FoundRow, FoundRun, PaperResults, Results
+from fednlp.reproduction.results import Finding, FoundRun, Results
 from fednlp.reproduction.stored_pages import read_results
 from fednlp.simulation.callback import NullCallback
+
+from .made_up import pages_of, table_of
 
 TABLES, METHODS, SEEDS = ("table1", "table2", "table3"), ("a", "b"), 3
 Figures = Mapping[str, Mapping[str, Mapping[int, float]]]
@@ -71,27 +73,10 @@ def results(figures: Figures, errors: float | None = None, paper: Paper = PAPER)
     for entry in paper.entries:
         own = {row: values for row, values in figures.get(entry.id, {}).items() if values}
         every = {} if errors is None else dict.fromkeys(own, errors)
-        finding = Finding(
-            id=entry.id,
-            title=entry.title,
-            shows=entry.shows,
-            here="",
-            command="",
-            state="made" if own else "not made",
-            reason="",
-            runs=[name_of(table, row, seed) for table, row, seed in sources(figures) if table == entry.id],
-            expected=1.0,
-            measured=True,
-            rows=[FoundRow(name=row.name, published=row.published) for row in entry.rows],
-            columns=[found_column(paper, entry, entry.columns[0], own, every)],
-            claims=[],
-            pictures=[],
-        )
-        entries.append(finding)
-    found = PaperResults(
-        number="", name="mine", title="t", source="s", command="", libraries=[], entries=entries
-    )
-    return Results(runs={name: FoundRun(finished=True, seconds=1.0) for name in names}, papers=[found])
+        runs = [name_of(table, row, seed) for table, row, seed in sources(figures) if table == entry.id]
+        columns = [found_column(paper, entry, entry.columns[0], own, every)]
+        entries.append(table_of(entry, runs, columns, state="made" if own else "not made"))
+    return pages_of("mine", entries, {name: FoundRun(finished=True, seconds=1.0) for name in names})
 
 
 def sources(figures: Figures) -> list[tuple[str, str, int]]:

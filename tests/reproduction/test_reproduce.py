@@ -440,6 +440,8 @@ def test_experiments_are_found_beside_the_manifest(
     with pytest.raises(ConfigError, match=r"there is no experiment file slow\.toml"):
         reproduce(request, 3600, here / "new")
     assert not (here / "new").exists()
+    reproduce(Request([str(manifest)], ["table1"]), 0, here / "new")
+    assert findings(here / "new")["table1"]["reason"].startswith("the time was over")
 
 
 def test_cpu_time_is_that_of_whole_runs() -> None:

@@ -28,7 +28,7 @@ from fednlp.deployment.secure_server import with_masked_weight
 from fednlp.deployment.site_requests import ANSWERS, KINDS, call_id, told, trains, unanswered
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
-from fednlp.federated.client import ClientResult, TrainRequest, failed
+from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.pages import set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
@@ -246,7 +246,8 @@ class Sites:
             answer = from_json(reply.answer)
             self._require_own(request, answer)
             if answer.error is not None:
-                return _failed(request, answer)
+                sent = (answer.bytes_down, answer.tensors_down) if trains(request) else ()
+                return unanswered(request, printable(answer.error), *sent)
             if not isinstance(request, TrainRequest):
                 return answer
             answer = replace(answer, weight=request.weight)
@@ -275,11 +276,3 @@ class Sites:
         self._calls[1][request.client] = next_attempt(name) if arrived and not came_through else name
         if came_through:
             self.counted[request.client] = request.round
-
-
-def _failed(request: Any, answer: Any) -> Any:
-    """Return what counts of the answer of a site that failed: why, and what it was sent."""
-    reason = RunError(printable(answer.error))
-    if isinstance(request, TrainRequest):
-        return failed(request, reason, answer.bytes_down, answer.tensors_down)
-    return unanswered(request, str(reason))

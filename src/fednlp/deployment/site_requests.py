@@ -66,8 +66,15 @@ def trains(request: Any) -> bool:
     return isinstance(request, TrainRequest)
 
 
-def unanswered(request: Any, reason: str) -> Any:
-    """Return the result of a request to which a site gave no answer that counts."""
+def unanswered(request: Any, reason: str, bytes_down: int | None = 0, tensors_down: int | None = 0) -> Any:
+    """Return the result of a request to which a site gave no answer that counts.
+
+    Args:
+        request: What was asked.
+        reason: Why.
+        bytes_down: Length of the message that the site got to train on.
+        tensors_down: Tensors in it.
+    """
     if isinstance(request, TrainRequest):
-        return failed(request, RunError(reason), 0, 0)
+        return failed(request, RunError(reason), bytes_down, tensors_down)
     return ANSWERS[type(request)](request.client, error=reason)

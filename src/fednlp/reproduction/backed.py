@@ -1,6 +1,6 @@
 """Leaves out figures that others show of other runs than the manifest here has, or of none that they finished."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from fednlp.reproduction.manifest import Column, Entry, Paper, Row
 from fednlp.reproduction.naming import cells_of, group_of, group_of_target, groups_of, name_of, name_of_cell
@@ -44,19 +44,24 @@ def with_runs_of(results: Results, names: Collection[str]) -> Results:
             known, so all of them stay.
     """
     groups = set(map(group_of, names))
+    return with_runs(results, lambda name: name in names or group_of(name) not in groups)
 
-    def stays(name: str) -> bool:
-        return name in names or group_of(name) not in groups
 
+def with_runs(results: Results, stays: Callable[[str], bool]) -> Results:
+    """Return what others found as if they had begun only some of the runs; figures stay, pictures of others do not."""
     papers = []
     for paper in results.papers:
-        entries = [
-            one.model_copy(update={"runs": [*filter(stays, one.runs)], "lacks": [*filter(stays, one.lacks)]})
-            for one in paper.entries
-        ]
+        entries = [_with_runs(one, stays) for one in paper.entries]
         papers.append(paper.model_copy(update={"entries": entries}))
     runs = {name: run for name, run in results.runs.items() if stays(name)}
     return results.model_copy(update={"runs": runs, "papers": papers})
+
+
+def _with_runs(found: Finding, stays: Callable[[str], bool]) -> Finding:
+    if all(map(stays, found.runs)):
+        return found
+    left = {"runs": [*filter(stays, found.runs)], "lacks": [*filter(stays, found.lacks)]}
+    return found.model_copy(update={**left, "pictures": []})
 
 
 def _backed(paper: Paper, entry: Entry, found: Finding, finished: set[str]) -> Finding:

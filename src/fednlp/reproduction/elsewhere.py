@@ -94,9 +94,9 @@ def read_joined(
     names, joined = {*settings, *_partitions(by_name.values())}, []
     for page in places:
         of_these = with_runs_of(_of_these(read_results(page, remedy), by_name, page, log), names)
-        of_same = _with_same_settings(of_these, by_name, settings, page, log)
-        backed = _with_backed_figures(of_same, by_name, page, log)
-        joined.append(Joined(*with_pictures(backed, page)))
+        backed = _with_backed_figures(of_these, by_name, page, log)
+        of_same = _with_same_settings(backed, by_name, settings, page, log)
+        joined.append(Joined(*with_pictures(of_same, page)))
     return joined
 
 
@@ -192,10 +192,9 @@ def _with_same_settings(
     """Return results without the runs that had other settings than here."""
     kept, other = with_same_settings(results, papers, settings)
     if other:
-        named = ", ".join(other[:3]) + (f" and {len(other) - 3} more" if len(other) > 3 else "")
         log(
             f"{page}: {plural(len(other), 'run')} had other settings than here, by --set or by an experiment file that "
-            f"was changed since, and what was found by them is left out: {named}"
+            f"was changed since, and what was found by them is left out: {_some(other)}"
         )
     return kept
 
@@ -206,9 +205,13 @@ def _with_backed_figures(
     """Return results without the figures that are of no finished run of the cell they stand in."""
     kept, tables = with_backed_figures(results, papers)
     if tables:
-        named = ", ".join(tables[:3]) + (f" and {len(tables) - 3} more" if len(tables) > 3 else "")
         log(
             f"{page}: figures or pictures of {plural(len(tables), 'table')} are of other runs than the manifest has "
-            f"here, or of runs that are not finished there, and are left out: {named}"
+            f"here, or of runs that are not finished there, and are left out: {_some(tables)}"
         )
     return kept
+
+
+def _some(names: Sequence[str]) -> str:
+    """Return the first few of some names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

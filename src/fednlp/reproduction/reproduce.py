@@ -126,15 +126,17 @@ def check(papers: Sequence[Paper], request: Request) -> None:
     """
     if request.most_seeds < 1:
         raise ConfigError(f"--seeds {request.most_seeds}: at least 1 is needed")
-    for paper in papers:
-        for key, runs in paper.runs.items():
-            if not runs.data:  # else it may lack the path of its data
-                config.load(paper.experiment_of(key), runs.set)
     entries = [entry for paper in papers for entry in paper.entries]
     for name in request.only:
         if not any(is_asked(entry, [name]) for entry in entries):
             ids = dict.fromkeys(entry.id for entry in entries)
             raise ConfigError(f"--only {name}: choose from {', '.join(_GROUPS)}, {', '.join(ids)}")
+    for paper in papers:
+        asked = _asked(paper, request.only)
+        keys = {key for entry in paper.entries if entry.id in asked for key in paper.runs_of(entry)}
+        for key in sorted(keys):
+            if not paper.runs[key].data:  # else it may lack the path of its data
+                config.load(paper.experiment_of(key), paper.runs[key].set)
     known = sorted(
         {name for paper in papers for entry in paper.entries for name in needed_data(paper, entry)}
     )

@@ -51,36 +51,36 @@ def with_pictures(results: Results, folder: Path) -> tuple[Results, Mapping[str,
         folder: Of the pages.
     """
     pictures: dict[str, bytes] = {}
-    inside, papers = folder.resolve(), []
+    inside, left, papers = folder.resolve(), _LARGEST_PICTURES, []
     for paper in results.papers:
         entries = []
         for entry in paper.entries:
-            there = {one for one in _own(paper, entry) if _read(inside, one, pictures)}
-            kept = [one for one in entry.pictures if one.name in there]
+            named = _own(paper, entry)
+            for name in named:
+                content = _read(inside, name, min(left, _LARGEST_PICTURE))
+                if content is not None:
+                    pictures[name] = content
+                    left -= len(content)
+            kept = [one for one in entry.pictures if one.name in named and one.name in pictures]
             entries.append(entry.model_copy(update={"pictures": kept}))
         papers.append(paper.model_copy(update={"entries": entries}))
     return results.model_copy(update={"papers": papers}), pictures
 
 
-def _own(paper: PaperResults, entry: Finding) -> list[str]:
-    """Return the names of a table's pictures that are names of such pictures, each once."""
+def _own(paper: PaperResults, entry: Finding) -> dict[str, None]:
+    """Return the names of a table's pictures that are names of such pictures, in their order."""
     beginning = f"{paper.name}-{entry.id}-"
-    named = dict.fromkeys(one.name for one in entry.pictures if one.name.startswith(beginning))
-    return [name for name in named if _KIND.fullmatch(name.removeprefix(beginning))]
+    named = [one.name for one in entry.pictures if one.name.startswith(beginning)]
+    return dict.fromkeys(name for name in named if _KIND.fullmatch(name.removeprefix(beginning)))
 
 
-def _read(folder: Path, name: str, pictures: dict[str, bytes]) -> bool:
-    """Add the file of a picture to others, where that can be done; return whether it is among them."""
+def _read(folder: Path, name: str, most: int) -> bytes | None:
+    """Return the file of a picture; None where it is no PNG file in the folder with at most so many bytes."""
     path = folder / FIGURES / f"{name}.png"
     try:
-        inside = path.resolve().is_relative_to(folder)
-        if name not in pictures and inside and regular(path).stat().st_size <= _LARGEST_PICTURE:
-            content = path.read_bytes()
-            if (
-                content.startswith(_PNG)
-                and sum(map(len, pictures.values())) + len(content) <= _LARGEST_PICTURES
-            ):
-                pictures[name] = content
+        if not path.resolve().is_relative_to(folder) or regular(path).stat().st_size > most:
+            return None
+        content = path.read_bytes()
     except OSError:
-        return False
-    return name in pictures
+        return None
+    return content if content.startswith(_PNG) else None

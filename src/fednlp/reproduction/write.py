@@ -48,7 +48,7 @@ def write_pages(results: Results, drawn: Mapping[str, Picture], folder: Path) ->
             _remove(folder, read_results(folder))
         _write_texts(folder, {RESULTS: results.to_json(), **markdown_pages(results), **texts})
         for name, picture in drawn.items():
-            _save(picture, folder / FIGURES / f"{name}.png")
+            _write(folder / FIGURES / f"{name}.png", picture.png or png(picture.figure, _DPI))
     return [folder / name for name in (f"{OVERVIEW}.md", f"{OVERVIEW}.html", RESULTS)]
 
 
@@ -73,8 +73,7 @@ def copy_pages(source: Path, target: Path) -> None:
             _remove(target, _earlier(target))
         _write_texts(target, texts)
         for name, content in pictures.items():
-            with atomic(target / FIGURES / f"{name}.png", _REMEDY) as file:
-                file.write(content)
+            _write(target / FIGURES / f"{name}.png", content)
 
 
 def _require_no_link(folder: Path) -> None:
@@ -101,11 +100,6 @@ def _earlier(folder: Path) -> Results:
         ) from None
 
 
-def _save(picture: Picture, path: Path) -> None:
-    with atomic(path, _REMEDY) as file:
-        file.write(picture.png or png(picture.figure, _DPI))
-
-
 def _remove(folder: Path, earlier: Results) -> None:
     """Remove the pages and figures of an earlier call, and no other file."""
     stems = [OVERVIEW, *(paper.stem for paper in earlier.papers)]
@@ -116,8 +110,12 @@ def _remove(folder: Path, earlier: Results) -> None:
 
 
 def _write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    """Write files, each as a whole: another reproduction may be joining them."""
     (folder / FIGURES).mkdir(exist_ok=True)
     for name, text in texts.items():
-        with atomic(folder / name, _REMEDY) as file:
-            file.write(text.encode())
+        _write(folder / name, text.encode())
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Write a file as a whole: another reproduction may be joining it."""
+    with atomic(path, _REMEDY) as file:
+        file.write(content)

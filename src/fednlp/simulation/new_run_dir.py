@@ -66,8 +66,8 @@ def refuse_taken(out: Path | None) -> None:
         ) from None
     if not taken:
         return
-    if not (out / "resolved.toml").exists():
+    if not (out / "resolved.toml").is_file():
         raise RunError(f"{out} holds files of something else: choose another --out")
-    unfinished = (out / "resolved.toml").is_file() and not (out / "summary.json").is_file()
-    hint = f"go on with: fednlp run --resume {out}" if unfinished else "choose another --out"
+    finished = (out / "summary.json").is_file()
+    hint = "choose another --out" if finished else f"go on with: fednlp run --resume {out}"
     raise RunError(f"{out} holds a run already and is never overwritten: {hint}")

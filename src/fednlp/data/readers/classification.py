@@ -32,18 +32,13 @@ def orange_tab(path: Path) -> Iterator[Row]:
 
 def agnews_csv(path: Path) -> Iterator[Row]:
     """Read AG News: CSV ``class,title,description`` without a header, classes from 1 on."""
-    reader = csv.reader(lines(path), strict=True)
-    try:
-        for cells in reader:
-            where = f"{path}:{reader.line_num}"
-            if len(cells) != 3 or cells[0] not in {"1", "2", "3", "4"}:
-                raise DataError(
-                    f"{where}: not class,title,description with a class from 1 to 4, as AG News has it"
-                )
-            number, title, description = cells
-            yield f"{title} {description}", _AGNEWS_CLASSES[int(number) - 1], title, description
-    except csv.Error as error:
-        raise DataError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from None
+    for where, cells in _csv_cells(path, lines(path)):
+        if len(cells) != 3 or cells[0] not in {"1", "2", "3", "4"}:
+            raise DataError(
+                f"{where}: not class,title,description with a class from 1 to 4, as AG News has it"
+            )
+        number, title, description = cells
+        yield f"{title} {description}", _AGNEWS_CLASSES[int(number) - 1], title, description
 
 
 def sst2_tsv(path: Path) -> Iterator[Row]:
@@ -79,15 +74,19 @@ def rotten_csv(path: Path) -> Iterator[Row]:
 
     What is no review but the plot of a film is left out.
     """
-    reader = csv.reader(_unpacked(path), strict=True)
+    for where, cells in _csv_cells(path, _unpacked(path)):
+        if len(cells) != 4 or cells[0] not in {"category", "plot", "fresh", "rotten"}:
+            raise DataError(f"{where}: not category,text,movie_name,has_plot_and_reviews")
+        if cells[0] in {"fresh", "rotten"}:
+            yield cells[1].strip(), cells[0], cells[2]
+
+
+def _csv_cells(path: Path, text: Iterator[str]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the cells of each record of a CSV file, with its place for people."""
+    reader = csv.reader(text, strict=True)
     try:
         for cells in reader:
-            if len(cells) != 4 or cells[0] not in {"category", "plot", "fresh", "rotten"}:
-                raise DataError(
-                    f"{path}:{reader.line_num}: not category,text,movie_name,has_plot_and_reviews"
-                )
-            if cells[0] in {"fresh", "rotten"}:
-                yield cells[1].strip(), cells[0], cells[2]
+            yield f"{path}:{reader.line_num}", cells
     except csv.Error as error:
         raise DataError(f"{path}:{reader.line_num}: not readable as CSV: {error}") from None
 
