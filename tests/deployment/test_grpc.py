@@ -404,3 +404,31 @@ def test_an_error_that_nobody_foresaw_is_said_in_a_line_at_the_server(
     client.leave()
     server.stop()
     assert all("OSError(5, 'Input/output\\nerror')" in line and "\n" not in line for line in server.lines)
+
+
+def test_a_server_that_stops_prints_no_traceback(
+    tmp_path: Path, authority: Authority, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """gRPC's own tasks print one if they are cancelled, as those of streams that have just come."""
+    came = threading.Event()
+
+    class Expecting(Server):
+        def new_session(self, peer: Any, wake: Callable[[], None]) -> Any:
+            came.set()
+            return super().new_session(peer, wake)
+
+    async def come(address: str) -> None:
+        options = [("grpc.ssl_target_name_override", SERVER)]
+        async with grpc.aio.secure_channel(address, authority.site("1"), options=options) as channel:
+            calls = [channel.stream_stream("/fednlp.v1/Session")() for _ in range(50)]
+            await asyncio.gather(*(call.read() for call in calls), return_exceptions=True)
+
+    for attempt in range(10):
+        came.clear()
+        server = Expecting(tmp_path / f"{attempt}", authority)
+        thread = threading.Thread(target=lambda server=server: asyncio.run(come(server.address)))
+        thread.start()
+        assert came.wait(SOON)
+        server.stop()
+        thread.join()
+    assert "Traceback" not in capfd.readouterr().err

@@ -43,6 +43,8 @@ MOST_ENROLLING = 1 << 8
 """Enrolments that are read at one time; one more ends the one that has waited longest."""
 _PATIENCE = 30.0
 """Seconds for an enrolment to arrive."""
+_LAST_WORDS = 2.0
+"""Seconds for what is left of connections that were ended."""
 
 
 class RunningServer:
@@ -124,6 +126,8 @@ def serve(
     async def end() -> None:
         await started[0].stop(None)  # which also keeps the server, whatever becomes of what is returned
         left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:  # gRPC's own end with their connections; cancelled, they print a traceback
+            _, left = await asyncio.wait(left, timeout=_LAST_WORDS)
         for task in left:
             task.cancel()
         await asyncio.gather(*left, return_exceptions=True)
