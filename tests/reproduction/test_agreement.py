@@ -138,6 +138,27 @@ def test_ratios_with_seeds_by_hand() -> None:
     assert judge(claim("close", ["wide", "slow"], within=2.0), rows) == Verdict(True, False, 3)
 
 
+@pytest.mark.parametrize(
+    ("slow", "text"),
+    [
+        ([1.0, 1.5, 2.0], "agrees"),
+        ([1.0, 2.0, math.inf], "agrees, within the uncertainty of the seeds"),
+        ([1.0, math.inf, math.inf], "disagrees, within the uncertainty of the seeds"),
+        ([math.inf] * 3, "disagrees"),
+    ],
+)
+def test_what_never_came_to_pass_is_later_than_all_else(slow: list[float], text: str) -> None:
+    rows = {"a": dict(enumerate(slow)), "b": {0: 8.0, 1: 9.0, 2: 10.0}}
+    assert judge(claim("lowest", "ab"), rows).text == text
+    assert judge(claim("ratio", "ba", at_least=1.0), rows).text == text
+
+
+@pytest.mark.parametrize("kind", ["rises", "falls", "highest", "lowest", "ratio", "close"])
+def test_two_that_never_came_to_pass_are_not_compared(kind: str) -> None:
+    never = dict.fromkeys(range(3), math.inf)
+    assert judge(claim(kind, "ab", at_least=1.0, within=1.0), {"a": never, "b": never}).holds is None
+
+
 def test_verdicts_in_words() -> None:
     assert Verdict(None).text == "nothing to compare"
     assert Verdict(True).text == Verdict(True, True).text == "agrees (one seed)"

@@ -153,6 +153,23 @@ def test_what_is_measured_by_another_run_needs_that_run(finished: set[tuple[str,
         assert left.get(name, {}).keys() == both
 
 
+@given(st.sets(st.sampled_from(SOURCES)))
+def test_that_a_target_was_not_reached_is_tied_to_its_runs_as_a_figure_is(
+    finished: set[tuple[str, int]],
+) -> None:
+    of = paper({"measure": "sent to target", "target": "b"})
+    given = found(of, finished, names_of(of))
+    (column,) = given.papers[0].entries[0].columns
+    never = {name: list(values) for name, values in column.figures.items()}
+    turned = column.model_copy(update={"figures": {}, "errors": {}, "unreached": never})
+    table = given.papers[0].entries[0].model_copy(update={"columns": [turned]})
+    pages = given.papers[0].model_copy(update={"entries": [table]})
+    kept, _ = with_backed_figures(given.model_copy(update={"papers": [pages]}), {"mine": of})
+    left, _ = with_backed_figures(given, {"mine": of})
+    figures = left.papers[0].entries[0].columns[0].figures
+    assert kept.papers[0].entries[0].columns[0].unreached == {n: list(v) for n, v in figures.items()}
+
+
 @pytest.mark.parametrize("target", [0.8, 0.9])
 def test_a_target_is_part_of_what_a_cell_shows(target: float) -> None:
     before = paper({"measure": "sent to target", "target": 0.8})

@@ -254,6 +254,22 @@ def test_figures_stay_where_a_table_gets_a_column() -> None:
     assert known(wider, wider.entries[0], [union]) == frozenset()
 
 
+def test_a_figure_counts_before_a_target_that_was_never_reached() -> None:
+    def never(of: Results, seed: int) -> Results:
+        (pages,) = of.papers
+        (column,) = pages.entries[0].columns
+        late = column.model_copy(update={"unreached": {"A": [seed]}})
+        table = pages.entries[0].model_copy(update={"columns": [late]})
+        return of.model_copy(update={"papers": [pages.model_copy(update={"entries": [table]})]})
+
+    figures = dict.fromkeys(SOURCES, 1.0)
+    here, theirs = never(part(figures, ("a", 0)), 2), never(part(figures, ("a", 1)), 0)
+    (column,) = joint(here, theirs).columns
+    assert column.figures == {"A": {0: 1.0, 1: 1.0}}
+    assert column.unreached == {"A": [2]}
+    assert united(united(here, theirs), theirs) == united(here, theirs)
+
+
 def test_what_the_manifest_no_longer_has_is_left_out() -> None:
     theirs = results(dict.fromkeys(SOURCES, 1.0), "")
     changed = paper(rows=[row("A", "a"), row("New", "b")], claims=[])

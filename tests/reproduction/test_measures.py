@@ -14,7 +14,7 @@ from fednlp.reproduction.finding import Evidence, found_column
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work
 from fednlp.reproduction.manifest import Paper
-from fednlp.reproduction.measures import cells, errors
+from fednlp.reproduction.measures import cells, errors, unreached
 from fednlp.reproduction.naming import group_of_cell, partition_name
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
 from fednlp.simulation.compare import Planned
@@ -203,6 +203,17 @@ def test_a_target_is_that_of_the_same_seed() -> None:
     }
     found = cells(replace(work, jobs=jobs), Outcomes(runs, {}), work.entry.columns[0])
     assert found == {"one": {0: 2.0, 1: 3.0}}
+
+
+@pytest.mark.parametrize(("score", "never"), [(0.1, {}), (0.6, {}), (0.61, {"one": [0]})])
+def test_who_ends_before_the_target_never_reached_it(score: float, never: dict[str, list[int]]) -> None:
+    """Of the other rows there is no run, or none that sets a target."""
+    work = work_of(Paper.model_validate(PAPER))
+    runs = {"one/base": run_of([score]), "one/quick": run_of(SCORES["one/quick"])}
+    column = work.entry.columns[0]
+    assert unreached(work, Outcomes(runs, {}), column) == never
+    assert unreached(work, Outcomes(runs, {}), column.model_copy(update={"measure": "score"})) == {}
+    assert unreached(work, Outcomes({"one/quick": runs["one/quick"]}, {}), column) == {}
 
 
 @pytest.mark.parametrize(

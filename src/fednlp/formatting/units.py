@@ -96,14 +96,14 @@ def human_bytes(value: float) -> str:
 def human_seconds(seconds: float) -> str:
     """Return a length of time as people say it, in the unit or the two units that suit it.
 
-    >>> human_seconds(1.94), human_seconds(185), human_seconds(600), human_seconds(7500)
-    ('1.94 s', '3 min 5 s', '10 min', '2 h 5 min')
+    >>> human_seconds(1.94), human_seconds(185), human_seconds(600), human_seconds(7535)
+    ('1.94 s', '3 min 5 s', '10 min', '2 h 6 min')
     """
     if not math.isfinite(seconds) or seconds < 60:
         return _in_unit(seconds, "s", 1.0)
     minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
+    if minutes >= 60:
+        hours, minutes = divmod(round(seconds / 60), 60)
         return f"{hours:,} h {minutes} min"
     return f"{minutes} min {rest} s" if rest else f"{minutes} min"
 

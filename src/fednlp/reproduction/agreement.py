@@ -138,7 +138,8 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
 
     Args:
         claim: The claim.
-        rows: Figures of the claim's column, by row; rows without any are missing or empty.
+        rows: Figures of the claim's column, by row; rows without any are missing or empty. What never came to pass
+            with a seed is infinite; of such a row the median counts in place of the mean.
         errors: Standard errors of the figures on their test set, by row; they count where there is one seed. Rows
             whose error is not known are missing.
     """
@@ -149,12 +150,14 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
     divisors = figures[1::2] if claim.kind in ("ratio", "ratios fall") else []
     if any(value <= 0 for values in divisors for value in values.values()):
         return Verdict(None)
-    means = [statistics.fmean(values.values()) for values in figures]
+    means = [centre(list(values.values())) for values in figures]
     known = [error for name in claim.rows if (error := (errors or {}).get(name)) is not None]
     if claim.kind == "ratios fall":
         means = [a / b for a, b in zip(means[::2], means[1::2], strict=True)]
         figures, known = _ratios(figures), []
     pairs = _pairs(claim, range(len(means)))
+    if any(math.isnan(mean) for mean in means) or any(means[a] == means[b] == math.inf for a, b in pairs):
+        return Verdict(None)
     seeds = min(len(figures[a].keys() & figures[b].keys()) for a, b in pairs)
     checks = [(margin, a, b) for a, b in pairs for margin in _margins(claim)]
     found = [margin.of(means[a], means[b]) for margin, a, b in checks]
@@ -169,6 +172,15 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
         clear = [_is_clear(one, positive) for one, positive in zip(by_seed, right, strict=True)]
     against = [one for one, positive in zip(clear, right, strict=True) if not positive]
     return Verdict(all(right), any(against) if against else all(clear), seeds)
+
+
+def centre(values: Sequence[float]) -> float:
+    """Return the mean, or the median where some are infinite.
+
+    >>> centre([1.0, 2.0, 6.0]), centre([1.0, 4.0, math.inf]), centre([1.0, math.inf, math.inf])
+    (3.0, 4.0, inf)
+    """
+    return statistics.fmean(values) if all(map(math.isfinite, values)) else statistics.median(values)
 
 
 @dataclass(frozen=True)
@@ -225,6 +237,6 @@ def _ratios(figures: Sequence[Values]) -> list[Values]:
 def _is_clear(margins: Values, positive: bool) -> bool:
     """Return whether margins by seed are on one side of zero by more than the 95 % interval of their mean."""
     if not all(map(math.isfinite, margins.values())):
-        return False
+        return set(margins.values()) == {math.inf if positive else -math.inf}
     mean, half = interval(list(margins.values()))
     return half is not None and (mean if positive else -mean) > half

@@ -85,16 +85,26 @@ def _column(
     paper: Paper, entry: Entry, column: Column, found: FoundColumn, finished: set[str]
 ) -> FoundColumn:
     rows, cells = {row.name: row for row in entry.rows}, cells_of(paper, entry, column)
-    figures = {}
-    for name, values in found.figures.items():
+
+    def backed(name: str, seed: int) -> bool:
         if name not in rows:
-            figures[name] = values
-        elif found.cells.get(name, cells.get(name)) == cells.get(name):
-            of = {seed: _names(paper, entry, rows[name], column, seed) for seed in values}
-            figures[name] = {seed: value for seed, value in values.items() if of[seed] <= finished}
-    figures = {name: values for name, values in figures.items() if values}
-    errors = {name: error for name, error in found.errors.items() if name in figures}
-    return found.model_copy(update={"figures": figures, "errors": errors})
+            return True
+        same = found.cells.get(name, cells.get(name)) == cells.get(name)
+        return same and _names(paper, entry, rows[name], column, seed) <= finished
+
+    figures = {
+        name: {seed: value for seed, value in values.items() if backed(name, seed)}
+        for name, values in found.figures.items()
+    }
+    unreached = {
+        name: [seed for seed in seeds if backed(name, seed)] for name, seeds in found.unreached.items()
+    }
+    changes = {
+        "figures": {name: values for name, values in figures.items() if values},
+        "errors": {name: error for name, error in found.errors.items() if figures.get(name)},
+        "unreached": {name: seeds for name, seeds in unreached.items() if seeds},
+    }
+    return found.model_copy(update=changes)
 
 
 def _names(paper: Paper, entry: Entry, row: Row, column: Column, seed: int) -> set[str]:

@@ -1,16 +1,18 @@
 """Finds the results of papers' tables and figures in what their jobs left."""
 
+import math
 import shlex
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from fednlp.reports.read import Run
-from fednlp.reproduction.agreement import Claim, Values, Verdict, judge, spearman
+from fednlp.reproduction.agreement import Claim, Values, Verdict, centre, judge, spearman
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work, expected_minutes, needed_data
 from fednlp.reproduction.manifest import Column, Entry, Paper
-from fednlp.reproduction.measures import cells, errors
+from fednlp.reproduction.measures import cells, errors, unreached
 from fednlp.reproduction.naming import cells_of
 from fednlp.reproduction.outcomes import Outcomes
 from fednlp.reproduction.results import (
@@ -110,6 +112,7 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
             column,
             cells(work, evidence.outcomes, column),
             errors(work, evidence.outcomes, column),
+            unreached(work, evidence.outcomes, column),
         )
         for column in entry.columns
     ]
@@ -164,6 +167,7 @@ def found_column(
     column: Column,
     figures: Mapping[str, Values],
     uncertain: Mapping[str, float],
+    never: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> FoundColumn:
     """Return a column with Spearman's correlation with what was published.
 
@@ -173,13 +177,15 @@ def found_column(
         column: The column.
         figures: By row and seed.
         uncertain: Standard errors by row.
+        never: By row, the seeds that never reached the column's target.
     """
-    rows = [row for row in entry.rows if row.name in figures and row.published.keys() & set(column.against)]
+    found = _with_never(figures, never)
+    rows = [row for row in entry.rows if row.name in found and row.published.keys() & set(column.against)]
     shared = [name for name in column.against if all(name in row.published for row in rows)]
     pairs = []
     for row in rows:
         known = [row.published[name] for name in shared or column.against if name in row.published]
-        pairs.append((statistics.fmean(figures[row.name].values()), statistics.fmean(known)))
+        pairs.append((centre(list(found[row.name].values())), statistics.fmean(known)))
     rank = spearman([a for a, _ in pairs], [b for _, b in pairs])
     return FoundColumn(
         name=column.name,
@@ -188,6 +194,7 @@ def found_column(
         spearman=rank,
         ranked=0 if rank is None else len(pairs),
         errors={name: round(error, 4) for name, error in uncertain.items()},
+        unreached={name: sorted(seeds) for name, seeds in never.items()},
         cells=cells_of(paper, entry, column),
     )
 
@@ -196,8 +203,16 @@ def verdict(claim: Claim, columns: Sequence[FoundColumn]) -> Verdict:
     """Return what columns say of a claim; of the first, where it names none."""
     for column in columns:
         if column.name == (claim.column or columns[0].name):
-            return judge(claim, column.figures, column.errors)
+            return judge(claim, _with_never(column.figures, column.unreached), column.errors)
     return Verdict(None)
+
+
+def _with_never(figures: Mapping[str, Values], never: Mapping[str, Sequence[int]]) -> dict[str, Values]:
+    """Return the figures of a column by row, infinite for the seeds that never reached its target."""
+    return {
+        name: dict.fromkeys(never.get(name, ()), math.inf) | dict(figures.get(name, {}))
+        for name in figures.keys() | never.keys()
+    }
 
 
 def _command(word: str, only: Sequence[str], data: Sequence[str]) -> str:

@@ -91,11 +91,16 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
 
 
 def _column(paper: Paper, entry: Entry, column: Column, findings: Sequence[Finding]) -> FoundColumn:
-    """Return the joint figures of a column; of the errors of a row's figures the largest counts."""
+    """Return the joint figures of a column.
+
+    Of the errors of a row's figures the largest counts. That a seed never reached a target counts where no folder has
+    its figure.
+    """
     as_now = column.name, column.measure or entry.measure
     found = [one for finding in findings for one in finding.columns if (one.name, one.measure) == as_now]
     figures: dict[str, Values] = {}
     errors: dict[str, float] = {}
+    unreached: dict[str, list[int]] = {}
     for name in (row.name for row in entry.rows):
         joint: dict[int, float] = {}
         for one in found:
@@ -105,4 +110,6 @@ def _column(paper: Paper, entry: Entry, column: Column, findings: Sequence[Findi
                 errors[name] = max(one.errors[name], errors.get(name, one.errors[name]))
         if joint:
             figures[name] = dict(sorted(joint.items()))
-    return found_column(paper, entry, column, figures, errors)
+        if never := {seed for one in found for seed in one.unreached.get(name, [])} - joint.keys():
+            unreached[name] = sorted(never)
+    return found_column(paper, entry, column, figures, errors, unreached)

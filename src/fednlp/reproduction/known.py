@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from fednlp.reproduction.manifest import Entry, Paper
+from fednlp.reproduction.manifest import TO_TARGET, Entry, Paper
 from fednlp.reproduction.naming import (
     cells_of,
     group_of,
@@ -65,7 +65,7 @@ def _shows(paper: Paper, entry: Entry, finding: Finding, name: str) -> bool:
         (row.name, column.name)
         for row in entry.rows
         for column in entry.columns
-        if not (column.measure or entry.measure).endswith("to target")
+        if (column.measure or entry.measure) not in TO_TARGET
         and name_of_cell(paper, entry, row, column, seed) == name
     ]
     return not own or any(seed in figures.get(column, {}).get(row, {}) for row, column in own)

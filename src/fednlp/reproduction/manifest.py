@@ -43,6 +43,7 @@ deviation divided by their mean. ``label share`` is the share of a client's trai
 points: the rows are clients and the columns labels.
 """
 
+TO_TARGET = ("sent to target", "simulated time to target", "rounds to target")
 OF_PARTITIONS = ("divergence", "size spread", "label share")
 _LONGEST = 1e12
 """Minutes of a run at most."""

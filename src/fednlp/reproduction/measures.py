@@ -14,7 +14,7 @@ from fednlp.reports.sections.cross_client import mean_of, read_cross_client
 from fednlp.reports.table import client_memory
 from fednlp.reproduction.agreement import Values, standard_error
 from fednlp.reproduction.jobs import Work
-from fednlp.reproduction.manifest import OF_PARTITIONS, Column, Measure, Row
+from fednlp.reproduction.manifest import OF_PARTITIONS, TO_TARGET, Column, Measure, Row
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
 from fednlp.reproduction.used_data import examples_of
 from fednlp.simulation.compare import Planned
@@ -124,6 +124,30 @@ def _targets(
 
 def _last(run: Run, name: str) -> float | None:
     return next(reversed(_curve(run, name)), None)
+
+
+def unreached(work: Work, outcomes: Outcomes, column: Column) -> dict[str, list[int]]:
+    """Return by row the seeds whose finished run never reached the column's target.
+
+    Args:
+        work: The entry.
+        outcomes: What is finished.
+        column: The column; of another measure than one to a target no run is meant.
+    """
+    if (column.measure or work.entry.measure) not in TO_TARGET:
+        return {}
+    runs = {key: finished_runs(work, outcomes, key) for key in work.entry.runs}
+    part = "personal" if work.entry.measure == "personal" else "global"
+    found = {}
+    for row in work.entry.rows:
+        key, method = work.entry.source_of(row, column)
+        targets = _targets(work, runs, column, key, part)
+        found[row.name] = [
+            run.seed
+            for run in runs.get(key, {}).get(method, [])
+            if run.seed in targets and first_reached(run, f"{part}.{run.metric}", targets[run.seed]) is None
+        ]
+    return {name: seeds for name, seeds in found.items() if seeds}
 
 
 def _value(

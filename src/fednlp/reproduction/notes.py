@@ -43,8 +43,16 @@ def _examples(train: int | None, test: int | None) -> str:
 
 
 def seed_counts(entry: Finding) -> list[int]:
-    """Return the numbers of seeds of the figures found, each once, from the fewest."""
-    return sorted({len(values) for column in entry.columns for values in column.figures.values()} - {0})
+    """Return the numbers of seeds of the figures found, each once, from the fewest.
+
+    Seeds that never reached a target count too.
+    """
+    found = (
+        len(column.figures.get(row.name, {})) + len(column.unreached.get(row.name, []))
+        for column in entry.columns
+        for row in entry.rows
+    )
+    return sorted({*found} - {0})
 
 
 def seeds_of(entry: Finding) -> str:

@@ -36,6 +36,11 @@ _LEAD = (
 )
 _READING = (
     ("figures", "(paper) is published, (here) was found; the mean over seeds ± half of its 95 % interval"),
+    (
+        "not reached; n = 1 of 3",
+        "no seed reached the target of the column, or one of three; a seed that did not reach it counts as later than "
+        "all others, and the claim is judged by the median over seeds in place of the mean",
+    ),
     ("claim agrees", "it holds for the means over seeds; the text says where there is one seed only"),
     (
         "within the uncertainty of the seeds",
@@ -268,7 +273,8 @@ def _table(entry: Finding, notes: Sequence[str]) -> Grid:
 
 
 def _cell(column: FoundColumn, row: str, mixed: bool) -> str:
-    values = column.figures.get(row)
+    values, never = column.figures.get(row, {}), column.unreached.get(row, [])
     if not values:
-        return DASH
-    return text_of(column.measure, values) + (f" (n = {len(values)})" if mixed else "")
+        return "not reached" if never else DASH
+    of = f" of {len(values) + len(never)}" if never else ""
+    return text_of(column.measure, values) + (f" (n = {len(values)}{of})" if mixed or never else "")

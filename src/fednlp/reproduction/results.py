@@ -57,6 +57,7 @@ class FoundColumn(_Part):
         spearman: Spearman's correlation with the published figures; None where there is none.
         ranked: Number of rows that it is of.
         errors: By row, the standard error of its accuracies on their test set, in points; without other figures.
+        unreached: By row, the seeds whose run is finished and never reached the target; without other figures.
         cells: By row, a digest of what the figures are of (:func:`fednlp.reproduction.naming.cells_of`); empty of a
             mean, and where it is not known.
     """
@@ -67,6 +68,7 @@ class FoundColumn(_Part):
     spearman: float | None = None
     ranked: Count = 0
     errors: dict[str, Error] = {}
+    unreached: dict[str, list[Count]] = {}
     cells: dict[str, Digest] = {}
 
     @property
