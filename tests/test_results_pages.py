@@ -10,7 +10,7 @@ from fednlp.errors import RunError
 from fednlp.reproduction.catalogue import shipped
 from fednlp.reproduction.jobs import Preparation
 from fednlp.reproduction.known import known
-from fednlp.reproduction.manifest import Paper
+from fednlp.reproduction.manifest import OF_PARTITIONS, Paper
 from fednlp.reproduction.naming import group_of, groups_of, partition_name
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.stored_pages import FIGURES, RESULTS, read_results
@@ -46,6 +46,17 @@ def test_every_table_and_figure_is_there(paper: Paper) -> None:
         assert FOUND.finished(one) or one.reason
     page = (FOLDER / f"{found.stem}.md").read_text(encoding="utf-8")
     assert all(one.title.replace("|", "") in page.replace("\\", "") for one in found.entries)
+
+
+def test_a_run_has_one_figure_of_a_measure_in_all_tables() -> None:
+    """Tables that share a run may have been made on machines that round differently."""
+    of_each: dict[tuple[str, int], set[float]] = {}
+    for column in (column for paper in FOUND.papers for one in paper.entries for column in one.columns):
+        for row, cell in column.cells.items() if column.measure not in OF_PARTITIONS else ():
+            for seed, value in column.figures.get(row, {}).items():
+                of_each.setdefault((cell, seed), set()).add(value)
+    assert of_each
+    assert [cell for cell, values in of_each.items() if len(values) > 1] == []
 
 
 @pytest.mark.parametrize("paper", shipped(), ids=lambda paper: paper.name)
