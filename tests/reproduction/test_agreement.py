@@ -153,6 +153,12 @@ def test_what_never_came_to_pass_is_later_than_all_else(slow: list[float], text:
     assert judge(claim("ratio", "ba", at_least=1.0), rows).text == text
 
 
+def test_medians_are_compared_with_medians() -> None:
+    """The mean of b is later than the median of a."""
+    rows = {"a": {0: 1.0, 1: 20.0, 2: math.inf}, "b": {0: 8.0, 1: 9.0, 2: 100.0}}
+    assert judge(claim("lowest", "ab"), rows).holds is False
+
+
 @pytest.mark.parametrize("kind", ["rises", "falls", "highest", "lowest", "ratio", "close"])
 def test_two_that_never_came_to_pass_are_not_compared(kind: str) -> None:
     never = dict.fromkeys(range(3), math.inf)

@@ -139,7 +139,7 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
     Args:
         claim: The claim.
         rows: Figures of the claim's column, by row; rows without any are missing or empty. What never came to pass
-            with a seed is infinite; of such a row the median counts in place of the mean.
+            with a seed is infinite; medians are then compared in place of means.
         errors: Standard errors of the figures on their test set, by row; they count where there is one seed. Rows
             whose error is not known are missing.
     """
@@ -150,7 +150,9 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
     divisors = figures[1::2] if claim.kind in ("ratio", "ratios fall") else []
     if any(value <= 0 for values in divisors for value in values.values()):
         return Verdict(None)
-    means = [centre(list(values.values())) for values in figures]
+    finite = all(math.isfinite(value) for values in figures for value in values.values())
+    middle = statistics.fmean if finite else statistics.median
+    means = [middle(values.values()) for values in figures]
     known = [error for name in claim.rows if (error := (errors or {}).get(name)) is not None]
     if claim.kind == "ratios fall":
         means = [a / b for a, b in zip(means[::2], means[1::2], strict=True)]
