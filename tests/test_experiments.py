@@ -93,6 +93,27 @@ def test_the_full_size_of_fes_is_the_papers() -> None:
             assert prompt is None or prompt.split(":")[0] == full.data.name, (name, one)
 
 
+def test_the_full_size_of_dynamic_pulling_is_the_papers() -> None:
+    """Its corpora, prepared by Moses, and the count of a pull: half of the parameters without the embeddings."""
+    (papers,) = PAPER_PARTITIONS["opensubtitles"]
+    sizes = {"OS": papers.train}
+    for name in ("generic", *matching(["pulling*"])):
+        full = config.load(name, full=True)
+        assert (full.data.train_size, full.data.test_size) == (
+            sizes,
+            dict.fromkeys(("OS", "TED", "PHP", "UB"), 2000),
+        )
+        assert (full.task.moses, full.task.languages) == ("tokenise", "de-en"), name
+    pulls = [
+        config.with_method(full, one, 0).pull
+        for full in [config.load("pulling", full=True)]
+        for one in full.variants
+    ]
+    chosen = [pull for pull in pulls if pull.rule != "all"]
+    assert len(chosen) == 5
+    assert {(pull.of, pull.norm, pull.embeddings) for pull in chosen} == {("parameters", "l1", "apart")}
+
+
 def test_a_pattern_fits_experiments_that_come_with_fednlp(tmp_path: Path) -> None:
     assert matching(["mine.toml", "small", "smal*"]) == ["mine.toml", "small"]
     with pytest.raises(ConfigError, match="no experiment that comes with fednlp fits nothing-"):

@@ -17,12 +17,15 @@ import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
+from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.partition import Partition
 from fednlp.runtime.worker_process import WorkerProcess
 from fednlp.simulation.halving import best, stages, total_rounds
 from fednlp.simulation.hyperparameters import SearchResult, doubts, tune, tuning_table
+from fednlp.simulation.own_settings import _PARTS, added_part
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.trial_plan import Candidate, MethodSearch, parse_grid, plan_searches
+from fednlp.simulation.trial_plan import Candidate, MethodSearch, plan_searches
+from fednlp.simulation.trial_values import parse_grid
 
 from .conftest import example_rows, write_csv
 
@@ -104,6 +107,71 @@ def test_a_method_without_the_settings_is_compared_as_it_is(experiment: Make, tm
     assert "compared as it is" in fedavg.describe()
 
 
+def test_a_setting_for_all_methods_is_tried_where_it_is_a_methods_own(
+    experiment: Make, tmp_path: Path
+) -> None:
+    """FedOpt takes FedProx's mu and would be another method with it; a variant that configures mu is one already."""
+    near = {"algorithm": {"name": "fedopt", "mu": 0.5}}
+    plain = {"algorithm": {"name": "fedopt", "mu": 0.0}}
+    settings = experiment({"variants": {"near": near, "plain": plain}})
+    grid = {**RATES, "algorithm.mu": [0.1, 1.0], "server.momentum": [0.0, 0.5]}
+    methods = ["fedavg", "fedprox", "fedopt", "near", "plain", "scaffold"]
+    settings = config.with_settings(settings, {"client.optimizer": "sgd"})
+    found = {one.method: one for one in plan_searches(settings, methods, grid, tmp_path, rounds=4)}
+    searched = {name: {*one.candidates[0].changes} - {*RATES} for name, one in found.items()}
+    assert searched == {
+        "fedavg": set(),
+        "fedprox": {"algorithm.mu"},
+        "fedopt": {"server.momentum"},
+        "near": {"algorithm.mu", "server.momentum"},
+        "plain": {"server.momentum"},
+        "scaffold": set(),
+    }
+    assert {len(one.candidates) for one in found.values()} == {3}
+    assert all(one.experiment.algorithm.model_dump()["mu"] == 0.0 for one in found["fedopt"].candidates)
+    assert found["fedopt"].lacking == ()
+    assert "algorithm.mu is left out, as it would add FedProx's proximal term" in found["fedopt"].describe()
+    assert found["scaffold"].lacking == ("algorithm.mu",)
+    assert "server.momentum is left out, as it would add FedOpt's" in found["scaffold"].describe()
+
+
+def test_a_setting_that_is_no_methods_own_is_refused_and_can_be_given_for_one(
+    experiment: Make, tmp_path: Path
+) -> None:
+    methods = ["fedavg", "fedopt"]
+    with pytest.raises(
+        ConfigError, match=r"algorithm\.mu cannot be tuned: no compared method has it"
+    ) as refused:
+        plan_searches(experiment(), methods, {"algorithm.mu": [0.1, 1.0]}, tmp_path, rounds=4)
+    typed = str(refused.value).partition("--tune ")[2].partition(" ")[0]
+    grid = parse_grid([typed])
+    fedavg, fedopt = plan_searches(experiment(), methods, grid, tmp_path, rounds=4)
+    assert [one.changes for one in fedopt.candidates] == [{"algorithm.mu": 0.1}, {"algorithm.mu": 1.0}]
+    assert (fedavg.candidates, fedopt.borrowed) == ((), ())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS.names())
+def test_what_a_method_begins_with_is_its_own(name: str, experiment: Make) -> None:
+    """Its options are, but those that are off by default and belong to another method."""
+    method = ALGORITHMS.find(name)
+    settings = experiment({"algorithm.name": name})
+    own = {key for key in method.options().model_fields if added_part(settings, f"algorithm.{key}") is None}
+    assert own == {*method.options().model_fields} - ({"mu"} if name != "fedprox" else set())
+    if method.server is not None:
+        assert added_part(settings, "server.learning_rate") is None
+        begins = method.server.name != "sgd" or method.server.momentum > 0
+        for key in ("server.momentum", "server.optimizer"):
+            assert (added_part(settings, key) is None) is begins
+        adaptive = experiment({"algorithm.name": "fedopt", "server.optimizer": "adam"})
+        assert added_part(adaptive, "server.optimizer") is None
+
+
+def test_a_new_option_of_several_methods_needs_a_decision() -> None:
+    """Whether it is the own option of each of them."""
+    several = {f"algorithm.{one}" for one in ALGORITHMS.all_options() if len(ALGORITHMS.takers(one)) > 1}
+    assert several == {key for key in _PARTS if key.startswith("algorithm.")}
+
+
 def test_settings_that_do_not_go_together_are_no_combination(experiment: Make, tmp_path: Path) -> None:
     grid = {"server.optimizer": ["sgd", "adam"], "server.learning_rate": [0.1, 1.0]}
     (found,) = plan_searches(experiment(), ["fedopt"], grid, tmp_path, rounds=4)
@@ -162,8 +230,73 @@ def test_few_labels_cannot_be_tuned(experiment: Make, tmp_path: Path) -> None:
 def test_values_are_written_as_key_and_values(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         parse_grid([text])
-    with pytest.raises(ConfigError, match="is given twice"):
-        parse_grid(["client.learning_rate=1,2", "client.learning_rate=3,4"])
+
+
+_TEXTS = st.text(st.sampled_from("ab.,:=[]{}'\"# é1"), max_size=9)
+_LISTS = st.lists(st.integers(-9, 9) | _TEXTS | st.lists(_TEXTS, max_size=3), min_size=1, max_size=3)
+_KEYS = ("client.learning_rate", "model.config.layer_norm-eps", "algorithm.mu", "fedprox:algorithm.mu")
+
+
+@given(
+    st.dictionaries(st.sampled_from([*_KEYS, "a variant:server.tau", "own:f:client.x"]), _LISTS, min_size=1)
+)
+def test_several_settings_in_one_option_are_those_of_several_options(grid: dict[str, list[Any]]) -> None:
+    """A comma or a key inside quotes or brackets begins no setting."""
+    texts = [
+        f"{key}={','.join(json.dumps(value, ensure_ascii=False) for value in values)}"
+        for key, values in grid.items()
+    ]
+    assert parse_grid([",".join(texts)]) == parse_grid([", ".join(texts)]) == parse_grid(texts) == grid
+
+
+@pytest.mark.parametrize(
+    ("text", "grid"),
+    [
+        (
+            "client.learning_rate=1e-3,3e-3,server.learning_rate=0.1,1,fedprox:algorithm.mu=0.1,1",
+            {
+                "client.learning_rate": [1e-3, 3e-3],
+                "server.learning_rate": [0.1, 1],
+                "fedprox:algorithm.mu": [0.1, 1],
+            },
+        ),
+        (
+            "client.optimizer=sgd,adamw,exchange.up=[],['int8','topk:0.1']",
+            {"client.optimizer": ["sgd", "adamw"], "exchange.up": [[], ["int8", "topk:0.1"]]},
+        ),
+        (
+            "model.peft={a.b=1,c.d=2},{a.b=3}",
+            {"model.peft": [{"a": {"b": 1}, "c": {"d": 2}}, {"a": {"b": 3}}]},
+        ),
+        ("model.name_or_path=it's,a,b.1=2,c=d", {"model.name_or_path": ["it's", "a"], "b.1": ["2", "c=d"]}),
+    ],
+)
+def test_a_comma_and_a_key_begin_the_next_setting(text: str, grid: dict[str, list[Any]]) -> None:
+    assert parse_grid([text]) == grid
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["client.learning_rate=1,2", "client.learning_rate=3,4"],
+        ["client.learning_rate=1,2,algorithm.mu=5,6,client.learning_rate=3,4"],
+    ],
+)
+def test_a_key_given_twice_is_refused_with_what_to_type(texts: list[str]) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--tune client\.learning_rate is given twice: say it once"
+    ) as refused:
+        parse_grid(texts)
+    typed = str(refused.value).rpartition("--tune ")[2].partition(" ")[0].rstrip(",")
+    assert parse_grid([typed]) == {"client.learning_rate": [1, 2, 3, 4]}
+
+
+@pytest.mark.parametrize("text", ["client.learning_rate=,algorithm.mu=1,2", "algorithm.mu=1,2,server.tau="])
+def test_each_setting_in_an_option_has_values(text: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--tune (client\.learning_rate|server\.tau)=: write key=value,value"
+    ):
+        parse_grid([text])
 
 
 @pytest.mark.parametrize("text", ["1]\nx = [2", "1], x = [2", "9" * 5000, "[" * 5000, "1, ,", '"a', "\0"])
@@ -412,6 +545,9 @@ def test_on_the_command_line(experiment: Make, tmp_path: Path, monkeypatch: pyte
     assert again.exit_code == 0, again.output
     assert {path: path.read_bytes() for path in (tmp_path / "cmp/report").rglob("*") if path.is_file()} == own
     assert len(again.output.splitlines()) == len(own)
+    in_one = ["--tune", "client.learning_rate=1e-3,1e-2,3e-2,algorithm.mu=0.01,1", "--trials", "4"]
+    refused = CliRunner().invoke(app, [*options, *in_one])
+    assert "fedavg has 3 combinations" in str(refused.exception)
     for option in ("--trials", "--tune-from"):
         alone = CliRunner().invoke(app, [*options, option, "2"])
         assert isinstance(alone.exception, ConfigError)

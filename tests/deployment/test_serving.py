@@ -239,6 +239,9 @@ def test_a_name_twice_and_a_port_that_is_taken(
             start(["north"], Listening(f"127.0.0.1:{port}"))
     with pytest.raises(RunError, match=r"cannot listen at nohost.invalid:1 \(.*not known.*\)"):
         start(["north"], Listening("nohost.invalid:1"))
+    for wrong in ("127.0.0.1:99999", "127.0.0.1:-1", "127.0.0.1", "127.0.0.1:" + "9" * 5000):
+        with pytest.raises(ConfigError, match=r"--listen .*: write host:port with a port of at most 65535"):
+            start(["north"], Listening(wrong))
     with pytest.raises(ConfigError, match="no site is invited"):
         start([], Listening("127.0.0.1:0"))
     assert not (tmp_path / "server").exists(), "a start that comes to nothing leaves nothing behind"

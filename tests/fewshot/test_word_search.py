@@ -194,7 +194,7 @@ def test_words_are_of_the_texts_and_not_of_the_pattern(tmp_path: Path) -> None:
         "model": {"name_or_path": "bert-tiny", "max_length": 32},
         "fewshot": {"gold": 12},
     }
-    found = search_words(as_experiment(experiment), lambda _: None)
+    found = search_words(as_experiment(experiment), lambda _: None).found
     assert {"{text_pair}" in one.pattern for one in found} == {False, True}
     for one in found:
         assert not {*one.words.values()} & {"food", "music", "law", "film", "city"}

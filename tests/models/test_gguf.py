@@ -122,6 +122,16 @@ def test_a_missing_library_names_what_installs_it(tmp_path: Path, monkeypatch: p
         resolve_model(str(tmp_path / "some.gguf"))
 
 
+def test_a_missing_library_is_named_before_a_model_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FEDNLP_CACHE", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(MissingDependency, match=r"reading smollm2 needs gguf"):
+        resolve_model("smollm2")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_smollm2_knows_the_capital_of_france() -> None:
     folder = resolve_model("smollm2")

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fednlp.reproduction.manifest import Entry
-from fednlp.reproduction.results import Finding, FoundColumn, FoundRow, FoundRun, PaperResults, Results
+from fednlp.reproduction.parts import FoundColumn, FoundRow, FoundRun
+from fednlp.reproduction.results import Finding, PaperResults, Results
 
 
 def table_of(entry: Entry, runs: Sequence[str], columns: Sequence[FoundColumn], **changes: Any) -> Finding:

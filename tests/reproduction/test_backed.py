@@ -12,13 +12,8 @@ from fednlp.reproduction.joining import unite
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import partition_name, run_name
-from fednlp.reproduction.results import (
-    FoundData,
-    FoundPicture,
-    FoundRow,
-    FoundRun,
-    Results,
-)
+from fednlp.reproduction.parts import FoundData, FoundPicture, FoundRow, FoundRun
+from fednlp.reproduction.results import Results
 
 from .made_up import pages_of, table_of
 

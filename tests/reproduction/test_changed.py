@@ -14,12 +14,8 @@ from fednlp.reproduction import Request, reproduce
 from fednlp.reproduction.changed import settings_digest, with_same_settings
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import run_name
-from fednlp.reproduction.results import (
-    FoundColumn,
-    FoundPicture,
-    FoundRun,
-    Results,
-)
+from fednlp.reproduction.parts import FoundColumn, FoundPicture, FoundRun
+from fednlp.reproduction.results import Results
 from fednlp.simulation.callback import NullCallback
 
 from .made_up import pages_of, table_of

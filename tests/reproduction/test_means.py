@@ -20,7 +20,8 @@ from fednlp.reproduction.joining import unite
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of, run_name
-from fednlp.reproduction.results import Finding, FoundRun, Results
+from fednlp.reproduction.parts import FoundRun
+from fednlp.reproduction.results import Finding, Results
 from fednlp.reproduction.stored_pages import read_results
 from fednlp.simulation.callback import NullCallback
 
@@ -124,6 +125,40 @@ def test_what_is_left_out_has_a_reason_and_nothing_else_has(figures: Figures) ->
     for table, row in itertools.product(TABLES, ("A", "B")):
         if not figures[table][row]:
             assert table.capitalize() in mean.reason
+
+
+@given(FIGURES, st.sampled_from(TABLES), st.integers(0, SEEDS - 1))
+def test_a_seed_that_never_reached_one_of_the_targets_never_reached_their_mean(
+    figures: Figures, late: str, seed: int
+) -> None:
+    every = {
+        table: {row: {**values, seed: 1.0} for row, values in rows.items()} for table, rows in figures.items()
+    }
+    found = results(every)
+    (pages,) = found.papers
+    entries = [_without(one, seed) if one.id == late else one for one in pages.entries]
+    mean = mean_of(found.model_copy(update={"papers": [pages.model_copy(update={"entries": entries})]}))
+    (column,) = mean.columns
+    assert column.unreached == {"A": [seed], "B": [seed]}
+    assert all(seed not in values for values in column.figures.values())
+    assert mean.columns[0].figures == {
+        row: {one: value for one, value in values.items() if one != seed}
+        for row, values in mean_of(found).columns[0].figures.items()
+        if values.keys() != {seed}
+    }
+
+
+def _without(table: Finding, seed: int) -> Finding:
+    """Return a table in which this seed of each row never reached the target."""
+    (column,) = table.columns
+    left = {
+        row: {one: v for one, v in values.items() if one != seed} for row, values in column.figures.items()
+    }
+    never = {row: [seed] for row in column.figures}
+    figures = {row: values for row, values in left.items() if values}
+    return table.model_copy(
+        update={"columns": [column.model_copy(update={"figures": figures, "unreached": never})]}
+    )
 
 
 @given(FIGURES, st.permutations(TABLES))

@@ -1,5 +1,6 @@
 """Cells about reaching a method's score: whose score it is."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,14 +11,19 @@ import pytest
 from fednlp.config import Experiment
 from fednlp.partition.plot_data import overview_of_counts
 from fednlp.reports.read import ClientTable, Run
+from fednlp.reproduction.backed import with_backed_figures
 from fednlp.reproduction.finding import Evidence, found_column
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work
+from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.measures import cells, errors, unreached
-from fednlp.reproduction.naming import group_of_cell, partition_name
+from fednlp.reproduction.naming import cells_of, digest, group_of_cell, name_of, partition_name
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
+from fednlp.reproduction.parts import FoundColumn, FoundRun
 from fednlp.simulation.compare import Planned
+
+from .made_up import pages_of, table_of
 
 METHODS = {"one": ["base", "quick"], "two": ["base", "quick"], "lone": ["quick"]}
 PAPER = {
@@ -122,6 +128,70 @@ def test_personal_scores_are_those_after_fine_tuning_where_there_is_any() -> Non
     personal = work.entry.columns[0].model_copy(update={"measure": "personal"})
     found = [cells(work, Outcomes({"lone/quick": run}, {}), personal) for run in (plain, tuned)]
     assert found == [{"lone": {0: 25.0}}, {"lone": {0: 50.0}}]
+
+
+def engines(measure: Any) -> Paper:
+    """Return a paper with a row for each of some engines and one for the method, and a column with this measure."""
+    rows = [{"name": name, "run": "lone", "method": "quick", "engine": name} for name in ("x", "y", "server")]
+    rows.append({"name": "clients", "run": "lone", "method": "quick"})
+    columns = [
+        {"name": "own", "measure": measure},
+        {"name": "on y", "client": "y", "measure": "engine on client"},
+    ]
+    entry = PAPER["entry"][0] | {"rows": rows, "columns": columns}
+    return Paper.model_validate(PAPER | {"entry": [entry]})
+
+
+def matrix_of(folder: Path) -> Run:
+    """Return a run with the scores of three engines on the tests of two clients."""
+    scores = [("server", [0.5, 0.25]), ("x", [0.75, 0.125]), ("y", [0.375, 0.625])]
+    rows = [{"model": model, "scores": row} for model, row in scores]
+    matrix = {"metric": "accuracy", "tests": ["x", "y"], "rows": rows}
+    (folder / "cross_client_evaluation.json").write_text(json.dumps(matrix))
+    evaluation = {"personal": {"accuracy": 0.1}, "finetuned": {"accuracy": 0.7}}
+    summary = {"evaluation": evaluation, "task": "text-classification", "data": {"test": 99}}
+    return replace(run_of([0.2]), folder=folder, summary=summary)
+
+
+def test_an_engine_has_its_score_on_its_own_domain(tmp_path: Path) -> None:
+    """Not the clients' mean, which is that of a row without an engine; the server has no domain of its own."""
+    work, outcomes = work_of(engines("personal")), Outcomes({"lone/quick": matrix_of(tmp_path)}, {})
+    own, on_y = work.entry.columns
+    assert cells(work, outcomes, own) == {"x": {0: 75.0}, "y": {0: 62.5}, "clients": {0: 70.0}}
+    assert cells(work, outcomes, on_y)["y"] == {0: 62.5}
+    assert errors(work, outcomes, own).keys() == {"clients"}, "of the test examples of all"
+    without = replace(matrix_of(tmp_path), folder=tmp_path / "none")
+    assert cells(work, Outcomes({"lone/quick": without}, {}), own) == {"clients": {0: 70.0}}
+
+
+def test_the_clients_mean_in_the_row_of_an_engine_does_not_survive() -> None:
+    """Pages of earlier versions have it; other cells stay as they are."""
+    paper = engines("personal")
+    (entry,) = paper.entries
+    now = [cells_of(paper, entry, column) for column in entry.columns]
+    rows = {row.name: row for row in entry.rows}
+    group = group_of_cell(paper, entry, rows["x"], entry.columns[0])
+    before = [
+        {name: digest([group, "", row.engine, *shows]) for name, row in rows.items()}
+        for shows in (["personal", False, "", None], ["engine on client", False, "y", None])
+    ]
+    assert {name for name in rows if now[0][name] == before[0][name]} == {"clients"}
+    assert now[1] == before[1]
+    name = name_of(group, 0)
+    columns = [
+        FoundColumn(
+            name=column.name,
+            measure=column.measure or entry.measure,
+            figures={row: {0: 13.2} for row in rows},
+            cells=cells,
+        )
+        for column, cells in zip(entry.columns, before, strict=True)
+    ]
+    given = pages_of("mine", [table_of(entry, [name], columns)], {name: FoundRun(finished=True, seconds=1.0)})
+    kept, tables = with_backed_figures(given, {"mine": paper})
+    assert tables == ["mine table1"]
+    assert [set(one.figures) for one in kept.papers[0].entries[0].columns] == [{"clients"}, set(rows)]
+    assert known(paper, entry, [kept]) == frozenset(), "the run is made again"
 
 
 @pytest.mark.parametrize(

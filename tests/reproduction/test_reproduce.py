@@ -179,7 +179,10 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
     assert f"| `fednlp reproduce {manifest} --only table2` |" in text
     overview = (out / "page/index.md").read_text()
     for page in (text, overview):
-        assert "| A is B | disagrees | more \\| rounds |" in page
+        (line,) = [one for one in page.splitlines() if "| A is B |" in one]
+        counted = "disagrees; counted as agreeing: a ratio of at least 1,000,000,000 (A / B); found: "
+        assert f"| A is B | {counted}" in line
+        assert line.endswith(" | more \\| rounds |")
         assert "unused" not in page, "what was tried is for claims that disagree"
     html = (out / "page/paper-mine.html").read_text()
     assert f"<td><code>fednlp reproduce {manifest} --only table2</code></td>" in html
@@ -342,6 +345,21 @@ def folder(here: Path) -> Path:
         rows = [f'"{number % 4 + 1}","title {number}","text {number}"' for number in range(count)]
         (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
     return folder
+
+
+def test_a_damaged_run_does_not_stop_the_others(manifest: Path, here: Path) -> None:
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["table1", "figure1"]), 3600, out)
+    (out / "runs/slow/fedavg-seed0/resolved.toml").unlink()
+    path = out / "runs/quick/fedavg-seed0/summary.json"
+    summary = json.loads(path.read_text())
+    for rounds in (None, "2", {}, [2], True):
+        path.write_text(json.dumps(summary | {"rounds": rounds}))
+        reproduce(Request([str(manifest)]), 0, out)
+        found = findings(out)
+        assert "rounds.jsonl is damaged" in found["table1"]["reason"]
+        assert "fedavg-seed0" in found["figure1"]["reason"]
+        assert any(figures(found["table1"]).values()), "what is whole is shown"
 
 
 def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path, folder: Path) -> None:

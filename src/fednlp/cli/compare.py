@@ -23,8 +23,9 @@ _SET = typer.Option(
     "--set tagging:data.path=DIR",
 )
 _TUNE = typer.Option(
-    help="Choose a setting of each method by trials on a part of the training examples, e.g. "
-    "--tune client.learning_rate=1e-4,1e-3; once for each setting. For one method: --tune fedprox:algorithm.mu=0.01,0.1"
+    help="Choose settings of each method by trials on a part of the training examples, e.g. "
+    "--tune client.learning_rate=1e-4,1e-3,server.learning_rate=0.1,1; may be repeated. For one method: "
+    "--tune fedprox:algorithm.mu=0.01,0.1"
 )
 
 
@@ -188,7 +189,7 @@ def _search_options(
     tune: list[str] | None, trials: int | None, rounds: int | None, least: int | None
 ) -> dict[str, Any]:
     """Return the arguments of a search for settings; none without ``--tune``."""
-    from fednlp.simulation.trial_plan import parse_grid
+    from fednlp.simulation.trial_values import parse_grid
 
     if not tune:
         given = (("--trials", trials), ("--tune-rounds", rounds), ("--tune-from", least))

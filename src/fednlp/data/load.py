@@ -40,8 +40,9 @@ def load_data(
     on_invalid_row: OnInvalidRow = "refuse",
     seed: int = 0,
     unlabelled: bool = False,
-    train_size: int | None = None,
-    test_size: int | None = None,
+    train_size: int | Mapping[str, int] | None = None,
+    test_size: int | Mapping[str, int] | None = None,
+    field: str | None = None,
 ) -> TextData:
     """Load a data set by name, from the user's own files, or a known data set from its files in a folder.
 
@@ -67,8 +68,11 @@ def load_data(
         seed: Of the draws of what is held out, and of the samples.
         unlabelled: Whether a training example of a task with classes may lack its label: its cell is empty, and its
             label id is -1. Only examples with a label are held out.
-        train_size: How many training examples to draw (:func:`fednlp.data.sample.sampled`); None for all.
+        train_size: How many training examples to draw (:func:`fednlp.data.sample.sampled`), in all or of each silo
+            that is named; None for all.
         test_size: How many test examples to draw, the same way.
+        field: The column whose values are the silos that ``train_size`` and ``test_size`` may name; by default the
+            silos of ``path``, or the natural field of the catalogue's data set.
 
     Raises:
         DataError: Unknown name, unfit file, column or row; the message says where and what to do.
@@ -95,10 +99,15 @@ def load_data(
     )
     assert train is not None
     data = _assemble(shown, opened, task, train, test, configured, on_invalid_row, test_fraction, seed)
-    data = sampled(data, train_size, test_size, seed)
+    data = sampled(data, train_size, test_size, seed, field or data.silo or _natural(name))
     if guessed:
         check_labels(data)
     return data
+
+
+def _natural(name: str | None) -> str | None:
+    known = CATALOGUE.get(name) if name is not None else None
+    return known.natural if known is not None else None
 
 
 def _given(path: str | Path | Sequence[str | Path] | None) -> PathSetting | None:

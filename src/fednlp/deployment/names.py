@@ -3,7 +3,7 @@
 import re
 import unicodedata
 
-from fednlp.errors import IdentityError
+from fednlp.errors import ConfigError, IdentityError
 from fednlp.formatting.safe_text import clean
 
 LONGEST_NAME, LONGEST_NAME_BYTES = 64, 192
@@ -68,6 +68,27 @@ def server_address(text: str) -> str:
             "mqtts://host:port for a broker"
         )
     return scheme + rest
+
+
+def host_and_port(text: str, option: str) -> tuple[str, int]:
+    """Return the host, which may be empty, and the port of an address to listen at.
+
+    Args:
+        text: Such as ``"0.0.0.0:8443"`` or ``"[::1]:0"``.
+        option: The command line's name of it.
+
+    Raises:
+        ConfigError: The port is no number from 0 to 65535.
+
+    >>> host_and_port("[::1]:8443", "--listen")
+    ('::1', 8443)
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > 65535:
+        raise ConfigError(
+            f"{option} {clean(text)[:80]}: write host:port with a port of at most 65535, for example 127.0.0.1:8443"
+        )
+    return host.strip("[]"), int(port)
 
 
 def broker_scheme(address: str) -> str:

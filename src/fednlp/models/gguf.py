@@ -36,12 +36,24 @@ def convert_gguf(path: Path) -> Path:
     )
 
 
-def _convert(path: Path, folder: Path) -> None:
-    missing = [name for name in ("gguf", "accelerate") if find_spec(name) is None]
+def require_gguf(name: str) -> None:
+    """Check that the libraries that read GGUF files are installed.
+
+    Args:
+        name: The model or file that needs them.
+
+    Raises:
+        MissingDependency: ``gguf`` or ``accelerate`` is not installed.
+    """
+    missing = [library for library in ("gguf", "accelerate") if find_spec(library) is None]
     if missing:
         raise MissingDependency(
-            f"reading {path.name} needs {' and '.join(missing)}: run pip install 'fednlp[gguf]'"
+            f"reading {name} needs {' and '.join(missing)}: run pip install 'fednlp[gguf]'"
         )
+
+
+def _convert(path: Path, folder: Path) -> None:
+    require_gguf(path.name)
     print(f"converting {path.name} (once; kept in the cache)", file=sys.stderr, flush=True)
     with explain_load_errors(str(path)), redirect_stderr(StringIO()):  # its reader draws a bar of its own
         import torch

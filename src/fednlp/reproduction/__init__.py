@@ -11,13 +11,17 @@ reproduce   the whole of it, and goes on where it was
 outcomes    what finished runs and partitions left
 measures    the figures of a table's cells
 agreement   claims, ranks, intervals
+curves      the points of learning curves, and their charts
+parts       the shapes of figures, claims, curves, pictures, runs and data
 results     the shape of what was found: ``results.json``
 finding     finds it
 joining     joins it with what others found
 means       tables that are means over others
+pictured    which pictures joint pages show
 elsewhere   reads what others found
 changed     leaves out what they found with other settings
 page        the pages, made of these data alone
+claims      what they say of claims
 pictures    the figures of the pages
 write       writes pages, figures and data
 """

@@ -13,3 +13,7 @@ try:
     copy_pages(Path(sys.argv[1]), Path(sys.argv[2]))
 except FednlpError as error:
     sys.exit(f"error: {one_line(error)}")
+except OSError as error:
+    sys.exit(
+        f"error: {one_line(error)}: give the folder of the pages, such as OUT/page, and one that can be written"
+    )

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Literal, Self, TypeVar
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -17,7 +17,27 @@ _LEVEL = 0.95
 _WIDE = statistics.NormalDist().inv_cdf((1 + _LEVEL) / 2)
 _FEWEST_RANKS = 3
 _FEWEST_SEEDS = 2
+LARGEST = 1e18
+"""A figure, or a bound of a claim, at most."""
 _T = TypeVar("_T")
+
+Bounded = Literal["ratio", "close"]
+"""Kinds of claims that have bounds."""
+
+Standing = Literal[
+    "agree clearly",
+    "agree within the uncertainty of the seeds",
+    "agree by one seed",
+    "disagree clearly",
+    "disagree within the uncertainty of the seeds",
+    "disagree by one seed",
+    "not decided by one seed",
+    "lack a figure",
+]
+"""How sure it is what was found of a claim; *one seed* also stands for figures that have no seed in common."""
+
+STANDINGS: tuple[Standing, ...] = get_args(Standing)
+"""All of them: those that agree, clearly first, those that disagree in the same order, and the others."""
 
 
 class Claim(BaseModel):
@@ -42,9 +62,9 @@ class Claim(BaseModel):
     kind: Literal["rises", "falls", "highest", "lowest", "ratio", "ratios fall", "close"]
     rows: Annotated[list[str], Field(min_length=2)]
     column: str = ""
-    at_least: float = 0.0
-    at_most: float = float("inf")
-    within: float = 0.0
+    at_least: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
+    at_most: Annotated[float, Field(ge=0)] = float("inf")
+    within: Annotated[float, Field(ge=0, le=LARGEST)] = 0.0
     tried: str = ""
 
     @model_validator(mode="after")
@@ -90,6 +110,16 @@ class Verdict:
         if self.seeds < _FEWEST_SEEDS:
             return f"{word} ({'one seed' if self.seeds else 'no seed in common'})"
         return f"{word}, within the uncertainty of the seeds" if self.clear is False else word
+
+    @property
+    def standing(self) -> Standing:
+        """How sure it is, in one of the words that claims are counted by."""
+        if self.holds is None:
+            return "lack a figure"
+        if not self.decided:
+            return "not decided by one seed"
+        by_one, within = self.seeds < _FEWEST_SEEDS, self.clear is False
+        return STANDINGS[(0 if self.holds else 3) + (2 if by_one else 1 if within else 0)]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float | None]:
@@ -143,16 +173,10 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
         errors: Standard errors of the figures on their test set, by row; they count where there is one seed. Rows
             whose error is not known are missing.
     """
-    given = [rows.get(name) for name in claim.rows]
-    figures = [values for values in given if values]
-    if len(figures) < len(given):
+    figures = _compared(claim, rows)
+    if not figures:
         return Verdict(None)
-    divisors = figures[1::2] if claim.kind in ("ratio", "ratios fall") else []
-    if any(value <= 0 for values in divisors for value in values.values()):
-        return Verdict(None)
-    finite = all(math.isfinite(value) for values in figures for value in values.values())
-    middle = statistics.fmean if finite else statistics.median
-    means = [middle(values.values()) for values in figures]
+    means = _middles(figures)
     known = [error for name in claim.rows if (error := (errors or {}).get(name)) is not None]
     if claim.kind == "ratios fall":
         means = [a / b for a, b in zip(means[::2], means[1::2], strict=True)]
@@ -174,6 +198,41 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
         clear = [_is_clear(one, positive) for one, positive in zip(by_seed, right, strict=True)]
     against = [one for one, positive in zip(clear, right, strict=True) if not positive]
     return Verdict(all(right), any(against) if against else all(clear), seeds)
+
+
+def measured(claim: Claim, rows: Mapping[str, Values]) -> float | None:
+    """Return the ratio or the difference that the bounds of a claim are for, of the means that :func:`judge` compares.
+
+    Args:
+        claim: The claim; one of another kind has none.
+        rows: Figures of the claim's column, by row.
+
+    Returns:
+        None where a figure is missing or infinite, as a row never came to what it should reach.
+
+    >>> measured(Claim(says="", kind="ratio", rows=["a", "b"]), {"a": {0: 3.0}, "b": {0: 2.0}})
+    1.5
+    """
+    if claim.kind not in get_args(Bounded) or not (figures := _compared(claim, rows)):
+        return None
+    a, b = _middles(figures)
+    found = a / b if claim.kind == "ratio" else abs(a - b)
+    return found if max(a, b, found) <= LARGEST else None
+
+
+def _compared(claim: Claim, rows: Mapping[str, Values]) -> list[Values]:
+    """Return the figures of a claim's rows; none where one is missing, or one that divides is not positive."""
+    figures = [values for name in claim.rows if (values := rows.get(name))]
+    divisors = figures[1::2] if claim.kind in ("ratio", "ratios fall") else []
+    positive = all(value > 0 for values in divisors for value in values.values())
+    return figures if positive and len(figures) == len(claim.rows) else []
+
+
+def _middles(figures: Sequence[Values]) -> list[float]:
+    """Return the mean of each row, or its median where any of all is infinite."""
+    finite = all(math.isfinite(value) for values in figures for value in values.values())
+    middle = statistics.fmean if finite else statistics.median
+    return [middle(values.values()) for values in figures]
 
 
 def centre(values: Sequence[float]) -> float:

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Collection, Mapping
 
+from fednlp.reproduction.curves import fitting
 from fednlp.reproduction.manifest import Column, Entry, Paper, Row
 from fednlp.reproduction.naming import cells_of, group_of, group_of_target, groups_of, name_of, name_of_cell
-from fednlp.reproduction.results import Finding, FoundColumn, Results
+from fednlp.reproduction.parts import FoundColumn
+from fednlp.reproduction.results import Finding, Results
 
 
 def with_backed_figures(results: Results, papers: Mapping[str, Paper]) -> tuple[Results, list[str]]:
     """Return what others found without the figures of other runs, and the tables that had such ones.
 
     A figure stays if its run or partition, as the manifest here has it, is finished there, and if it was measured as
-    here. The pictures of a table go with its figures, and where they show runs that it does not have here. What the
-    manifests here do not have stays as it is.
+    here; so do the points of a curve. The pictures of a table go with its figures and curves, and where they show runs
+    that it does not have here. What the manifests here do not have stays as it is.
 
     Args:
         results: What others found.
@@ -48,7 +50,7 @@ def with_runs_of(results: Results, names: Collection[str]) -> Results:
 
 
 def with_runs(results: Results, stays: Callable[[str], bool]) -> Results:
-    """Return what others found as if they had begun only some of the runs; figures stay, pictures of others do not."""
+    """Return what others found as if they had begun only some of the runs; figures and curves stay, pictures do not."""
     papers = []
     for paper in results.papers:
         entries = [_with_runs(one, stays) for one in paper.entries]
@@ -72,11 +74,14 @@ def _backed(paper: Paper, entry: Entry, found: Finding, finished: set[str]) -> F
         for one in found.columns
     ]
     groups, there = groups_of(paper, entry), set(map(group_of, finished))
-    drawn = bool(there) and there <= groups and columns == found.columns
+    fits = fitting(paper, entry, found.curves)
+    curves = {name: curve for name, curve in fits.items() if name in finished}
+    drawn = bool(there) and there <= groups and (columns, curves) == (found.columns, found.curves)
     changes = {
         "columns": columns,
         "pictures": found.pictures if drawn else [],
         "data": found.data if there & groups else [],
+        "curves": curves,
     }
     return found.model_copy(update=changes)
 

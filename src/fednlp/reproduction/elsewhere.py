@@ -10,10 +10,12 @@ from fednlp.reports.document import Picture
 from fednlp.reproduction.backed import with_backed_figures, with_runs_of
 from fednlp.reproduction.changed import with_same_settings
 from fednlp.reproduction.jobs import Work
-from fednlp.reproduction.joining import shown_of
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of, partition_name
+from fednlp.reproduction.parts import FoundPicture
+from fednlp.reproduction.pictured import pictures_of
+from fednlp.reproduction.pictures import draw_curves
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.stored_pages import RESULTS, read_results, with_pictures
 
@@ -130,30 +132,41 @@ def reason_elsewhere(work: Work, joined: Sequence[Joined]) -> str:
 
 
 def shown_pictures(
-    here: Results, drawn: Mapping[str, Picture], joined: Sequence[Joined]
+    papers: Iterable[Paper],
+    united: Results,
+    here: Results,
+    drawn: Mapping[str, Picture],
+    joined: Sequence[Joined],
 ) -> dict[str, Picture]:
-    """Return the pictures by name that joint pages show of each table: those drawn here, or those of one of the others.
+    """Return the pictures by name that joint pages show: drawn of joint points, drawn here, or those of another one.
 
     Args:
+        papers: The papers that are shown.
+        united: What was found here and by the others.
         here: What was found here.
-        drawn: The pictures drawn here.
+        drawn: The pictures drawn here, without learning curves.
         joined: What the others found.
     """
+    every = [here, *(one.results for one in joined)]
+    shown: dict[str, Picture] = {}
+    for paper, entry in ((of, entry) for of in papers for entry in of.entries):
+        finding, own = (of.finding(paper.name, entry.id) for of in (united, here))
+        if finding is None or own is None or not finding.pictures:
+            continue
+        pictured = pictures_of(paper, entry, every, finding.curves)
+        curves = finding.curves if any(one.place is None for one in pictured) else own.curves
+        ours = {**drawn, **{one.name: one for one in draw_curves(paper, entry, curves)}}
+        for one in pictured:
+            name = one.found.name
+            shown[name] = _copied(one.found, joined[one.place - 1]) if one.place else ours[name]
+    return shown
+
+
+def _copied(found: FoundPicture, joined: Joined) -> Picture:
+    """Return a picture as it lies in a joined folder."""
     from matplotlib.figure import Figure
 
-    shown: dict[str, Picture] = {}
-    for paper in here.papers:
-        for entry in [one for one in paper.entries if one.state != "impossible"]:
-            place = shown_of([here, *(one.results for one in joined)], paper.name, entry.id)
-            if place == 0:
-                shown |= {one.name: drawn[one.name] for one in entry.pictures}
-                continue
-            other = joined[place - 1]
-            finding = other.results.finding(paper.name, entry.id)
-            for one in finding.pictures if finding else []:
-                png = other.pictures[one.name]
-                shown.setdefault(one.name, Picture(one.name, one.caption, Figure(), png=png))
-    return shown
+    return Picture(found.name, found.caption, Figure(), png=joined.pictures[found.name])
 
 
 def _partitions(papers: Iterable[Paper]) -> Iterator[str]:

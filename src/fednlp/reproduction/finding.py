@@ -8,24 +8,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from fednlp.reports.read import Run
-from fednlp.reproduction.agreement import Claim, Values, Verdict, centre, judge, spearman
+from fednlp.reproduction.agreement import LARGEST, Claim, Values, Verdict, centre, judge, measured, spearman
+from fednlp.reproduction.curves import charts_of, found_curves
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work, expected_minutes, needed_data
 from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.measures import cells, errors, unreached
 from fednlp.reproduction.naming import cells_of
 from fednlp.reproduction.outcomes import Outcomes
-from fednlp.reproduction.results import (
-    Finding,
-    FoundClaim,
-    FoundColumn,
-    FoundPicture,
-    FoundRow,
-    FoundRun,
-    PaperResults,
-    Results,
-    State,
-)
+from fednlp.reproduction.parts import FoundBounds, FoundClaim, FoundColumn, FoundPicture, FoundRow, FoundRun
+from fednlp.reproduction.results import Finding, PaperResults, Results, State
 from fednlp.reproduction.used_data import used_data
 
 _LIBRARIES = ("fednlp", "torch", "transformers", "numpy", "python")
@@ -39,7 +31,7 @@ class Evidence:
         outcomes: What finished jobs left.
         record: How long jobs took.
         reasons: Why unfinished tables and figures are unfinished, by paper and id.
-        pictures: Pictures of tables and figures, by paper and id.
+        pictures: Pictures of tables and figures but those of curves, by paper and id.
     """
 
     outcomes: Outcomes
@@ -117,6 +109,9 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         for column in entry.columns
     ]
     jobs = _jobs([work])
+    done = evidence.outcomes.runs
+    curves = found_curves(work.paper, entry, {job.label: done[job.name] for job in jobs if job.name in done})
+    drawn = [picture for picture, _ in charts_of(work.paper, entry, curves)]
     finished = sum(job in evidence.outcomes for job in jobs)
     reason = evidence.reasons.get(work.id, "")
     minutes, measured = expected_minutes(work.paper, entry)
@@ -136,15 +131,21 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         rows=[FoundRow(name=row.name, published=row.published) for row in entry.rows],
         columns=columns,
         claims=found_claims(entry, columns),
-        pictures=list(evidence.pictures.get(work.id, [])),
+        pictures=[*drawn, *evidence.pictures.get(work.id, [])],
         data=used_data(work, evidence.outcomes),
+        curves=curves,
     )
 
 
 def found_claims(entry: Entry, columns: Sequence[FoundColumn]) -> list[FoundClaim]:
     """Return the claims of a table with what its found columns say of them."""
     return [
-        FoundClaim(says=claim.says, verdict=verdict(claim, columns), tried=claim.tried)
+        FoundClaim(
+            says=claim.says,
+            verdict=verdict(claim, columns),
+            tried=claim.tried,
+            bounds=found_bounds(claim, columns),
+        )
         for claim in entry.claims
     ]
 
@@ -201,10 +202,32 @@ def found_column(
 
 def verdict(claim: Claim, columns: Sequence[FoundColumn]) -> Verdict:
     """Return what columns say of a claim; of the first, where it names none."""
-    for column in columns:
-        if column.name == (claim.column or columns[0].name):
-            return judge(claim, _with_never(column.figures, column.unreached), column.errors)
-    return Verdict(None)
+    column = _column_of(claim, columns)
+    if column is None:
+        return Verdict(None)
+    return judge(claim, _with_never(column.figures, column.unreached), column.errors)
+
+
+def found_bounds(claim: Claim, columns: Sequence[FoundColumn]) -> FoundBounds | None:
+    """Return the bounds of a claim and what columns have that they are for; None of a claim without bounds."""
+    column = _column_of(claim, columns)
+    found = measured(claim, _with_never(column.figures, column.unreached)) if column else None
+    rows = claim.rows[0], claim.rows[1]
+    match claim.kind:
+        case "ratio":
+            least, most = claim.at_least or None, claim.at_most
+            at_most = most if 0 < most <= LARGEST else None
+            return FoundBounds(of="ratio", rows=rows, at_least=least, at_most=at_most, found=found)
+        case "close":
+            return FoundBounds(of="close", rows=rows, at_most=claim.within, found=found)
+        case _:
+            return None
+
+
+def _column_of(claim: Claim, columns: Sequence[FoundColumn]) -> FoundColumn | None:
+    """Return the column that a claim is about: the first, where it names none."""
+    named = claim.column or (columns[0].name if columns else "")
+    return next((column for column in columns if column.name == named), None)
 
 
 def _with_never(figures: Mapping[str, Values], never: Mapping[str, Sequence[int]]) -> dict[str, Values]:

@@ -8,7 +8,9 @@ from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.means import with_means
 from fednlp.reproduction.naming import group_of, groups_of
-from fednlp.reproduction.results import Finding, FoundColumn, FoundRun, PaperResults, Results
+from fednlp.reproduction.parts import FoundColumn, FoundRun
+from fednlp.reproduction.pictured import joint_curves, pictures_of
+from fednlp.reproduction.results import Finding, PaperResults, Results
 
 
 def unite(papers: Mapping[str, Paper], here: Results, joined: Sequence[Results]) -> Results:
@@ -28,13 +30,6 @@ def unite(papers: Mapping[str, Paper], here: Results, joined: Sequence[Results])
     united = [_paper(papers[one.name], one, every, runs) for one in here.papers]
     names = dict.fromkeys(name for paper in united for name in paper.runs)
     return Results(runs={name: runs[name] for name in names if name in runs}, papers=united)
-
-
-def shown_of(every: Sequence[Results], paper: str, entry: str) -> int:
-    """Return the place of the one whose pictures of a table are shown: it has pictures of the most finished runs."""
-    found = [(results, results.finding(paper, entry)) for results in every]
-    counts = [len(of.finished(finding)) if finding and finding.pictures else -1 for of, finding in found]
-    return counts.index(max(counts))
 
 
 def _runs(papers: Mapping[str, Paper], every: Sequence[Results]) -> dict[str, FoundRun]:
@@ -74,8 +69,8 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
     left = [name for name in names if name not in whole]
     reason = own.reason or next((one.reason for one in others if left and one.reason), "")
     columns = [_column(paper, entry, column, findings) for column in entry.columns]
-    pictured = every[shown_of(every, paper.name, entry.id)].finding(paper.name, entry.id)
-    pictures = pictured.pictures if pictured else []
+    curves = joint_curves(paper, entry, findings)
+    pictures = [one.found for one in pictures_of(paper, entry, every, curves)]
     shown = bool(pictures) or any(one.figures for one in columns) or len(left) < len(names)
     changes = {
         "state": state_of(shown, not left and not reason),
@@ -86,6 +81,7 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
         "claims": found_claims(entry, columns),
         "pictures": pictures,
         "data": list(dict.fromkeys(data for one in findings for data in one.data)),
+        "curves": curves,
     }
     return own.model_copy(update=changes)
 
@@ -93,8 +89,8 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
 def _column(paper: Paper, entry: Entry, column: Column, findings: Sequence[Finding]) -> FoundColumn:
     """Return the joint figures of a column.
 
-    Of the errors of a row's figures the largest counts. That a seed never reached a target counts where no folder has
-    its figure.
+    Of the errors of a row's figures the largest counts. Of each seed the first counts who has its figure, or found that
+    it never reached a target.
     """
     as_now = column.name, column.measure or entry.measure
     found = [one for finding in findings for one in finding.columns if (one.name, one.measure) == as_now]
@@ -103,13 +99,16 @@ def _column(paper: Paper, entry: Entry, column: Column, findings: Sequence[Findi
     unreached: dict[str, list[int]] = {}
     for name in (row.name for row in entry.rows):
         joint: dict[int, float] = {}
+        never: set[int] = set()
         for one in found:
-            new = {seed: value for seed, value in one.figures.get(name, {}).items() if seed not in joint}
+            decided = {*joint, *never}
+            new = {seed: value for seed, value in one.figures.get(name, {}).items() if seed not in decided}
+            never |= {*one.unreached.get(name, [])} - joint.keys()
             joint |= new
             if new and name in one.errors:
                 errors[name] = max(one.errors[name], errors.get(name, one.errors[name]))
         if joint:
             figures[name] = dict(sorted(joint.items()))
-        if never := {seed for one in found for seed in one.unreached.get(name, [])} - joint.keys():
+        if never:
             unreached[name] = sorted(never)
     return found_column(paper, entry, column, figures, errors, unreached)

@@ -23,6 +23,9 @@ Measure = Literal[
     "sending time",
     "rounds to target",
     "energy",
+    "training energy",
+    "labelling energy",
+    "sending energy",
     "memory",
     "training loss",
     "engine on client",
@@ -36,11 +39,12 @@ Measure = Literal[
 where there is any, in points where it is a share. ``first score`` is the score of the first evaluation. ``score
 falls`` is the sum of all falls from one evaluation to the next, 0 for a curve that only rises. Both are of the clients'
 own scores where the entry's measure is ``personal``. ``... to target`` is what was spent when the score first reached
-the column's target. ``engine on client`` is a model's score on one client's tests, or its
-mean over them. ``training``, ``labelling`` and ``sending time`` are the parts of ``simulated time``. ``divergence`` and
-``size spread`` are of a partition: the clients' mean Jensen-Shannon divergence from the prior, and the sizes' standard
-deviation divided by their mean. ``label share`` is the share of a client's training examples that have a label, in
-points: the rows are clients and the columns labels.
+the column's target. ``engine on client`` is a model's score on one client's tests, or its mean over them. In a row with
+an engine ``personal`` is that engine's score on the tests of the client of its name, and there is none if no client has
+it. ``training``, ``labelling`` and ``sending time`` are the parts of ``simulated time``, and likewise those of
+``energy``. ``divergence`` and ``size spread`` are of a partition: the clients' mean Jensen-Shannon divergence from the
+prior, and the sizes' standard deviation divided by their mean. ``label share`` is the share of a client's training
+examples that have a label, in points: the rows are clients and the columns labels.
 """
 
 TO_TARGET = ("sent to target", "simulated time to target", "rounds to target")
@@ -153,7 +157,7 @@ class Row(_Table):
         name: The row's name; of a partition's figures, the partition's key, or a client of the only partition.
         run: Key of the runs; empty where the columns say it.
         method: The method; empty where the columns say it, or where nothing here corresponds.
-        engine: For ``engine on client``: the model; the method's own if left out.
+        engine: For ``engine on client`` and ``personal``: the model; the method's own, or all clients', if left out.
         cells: Cells that other runs make, by found column.
         published: The paper's figures by column.
     """

@@ -25,6 +25,9 @@ _COUNTED: Mapping[Measure, str] = {
     "labelling time": "seconds_labelling",
     "sending time": "seconds_sending",
     "energy": "energy_joules",
+    "training energy": "joules_training",
+    "labelling energy": "joules_labelling",
+    "sending energy": "joules_sending",
 }
 """Measures that are a count of a run's lines, which has them only where they are priced."""
 
@@ -50,16 +53,16 @@ def cells(work: Work, outcomes: Outcomes, column: Column) -> dict[str, Values]:
 def errors(work: Work, outcomes: Outcomes, column: Column) -> dict[str, float]:
     """Return the standard errors of a column's accuracies on their test examples, by row, in points.
 
-    Of several seeds the largest counts. Rows whose figures are no shares of right answers are left out.
+    Of several seeds the largest counts. Rows whose figures are no shares of right answers are left out, and so are
+    those of a single client's engine.
     """
     measure = column.measure or work.entry.measure
     runs = {key: finished_runs(work, outcomes, key) for key in work.entry.runs}
     found = {}
     for row in work.entry.rows:
         key, method = work.entry.source_of(row, column)
-        known = [
-            error for run in runs.get(key, {}).get(method, []) if (error := _error(run, measure)) is not None
-        ]
+        every = [] if row.engine and measure == "personal" else runs.get(key, {}).get(method, [])
+        known = [error for run in every if (error := _error(run, measure)) is not None]
         if known:
             found[row.name] = max(known)
     return found
@@ -157,6 +160,8 @@ def _value(
         key = _COUNTED[measure]
         return run.total(key) if run.counted(key) else None
     match measure:
+        case "personal" if row.engine:
+            return _on_client(run, row.engine, row.engine)
         case "score" | "personal":
             return _points(run, _scores(run, measure).get(run.metric))
         case "first score":

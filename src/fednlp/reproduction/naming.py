@@ -10,6 +10,8 @@ from typing import Any
 from fednlp.reproduction.manifest import Column, Entry, Paper, Partitioned, Row, Runs
 
 _SEED = "-seed"
+_OF_ENGINE = ("of its own client",)
+"""Tells the personal score of an engine from the mean over the clients, which such a cell showed before."""
 
 
 def folder_name(experiment: str, settings: list[str]) -> str:
@@ -102,12 +104,17 @@ def name_of_cell(paper: Paper, entry: Entry, row: Row, column: Column, seed: int
 
 def cells_of(paper: Paper, entry: Entry, column: Column) -> dict[str, str]:
     """Return eight hex digits by row that say of what a column's cells are, and how they are measured."""
-    measure = [column.measure or entry.measure, entry.measure == "personal", column.client, column.target]
+    shows = column.measure or entry.measure
+    measure = [shows, entry.measure == "personal", column.client, column.target]
     cells = {
         row.name: (group_of_cell(paper, entry, row, column), group_of_target(paper, entry, row, column), row)
         for row in entry.rows
     }
-    return {name: digest([of, to, row.engine, *measure]) for name, (of, to, row) in cells.items() if of}
+    return {
+        name: digest([of, to, row.engine, *measure, *_OF_ENGINE * (shows == "personal" and bool(row.engine))])
+        for name, (of, to, row) in cells.items()
+        if of
+    }
 
 
 def digest(value: Any) -> str:

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from fednlp.formatting.units import DASH, human_seconds, plural
 from fednlp.reproduction.manifest import OF_PARTITIONS
-from fednlp.reproduction.results import Finding, FoundData, Results
+from fednlp.reproduction.parts import FoundData
+from fednlp.reproduction.results import Finding, Results
 
 
 def notes_of(results: Results, entry: Finding) -> Iterator[str]:

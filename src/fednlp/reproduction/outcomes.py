@@ -95,7 +95,7 @@ def _read_run(folder: Path) -> Run:
     run = read_run(folder)
     read_cross_client(run)
     told = (run.summary or {}).get("rounds", 0)
-    if len(run.rounds) < told:
+    if type(told) is not int or len(run.rounds) < told:
         missing = ValueError(f"{len(run.rounds)} of {told} rounds")
         raise damaged(folder / "rounds.jsonl", missing, _REMEDY)
     return run

@@ -14,15 +14,10 @@ from fednlp.reports.document import (
     Text,
     heading_anchor,
 )
+from fednlp.reproduction import claims
 from fednlp.reproduction.notes import notes_of, seed_counts, seeds_of
-from fednlp.reproduction.results import (
-    Finding,
-    FoundClaim,
-    FoundColumn,
-    PaperResults,
-    Ran,
-    Results,
-)
+from fednlp.reproduction.parts import FoundColumn
+from fednlp.reproduction.results import Finding, PaperResults, Ran, Results
 from fednlp.reproduction.shown import published, text_of
 
 OVERVIEW = "index"
@@ -42,6 +37,15 @@ _READING = (
         "all others, and the claim is judged by the median over seeds in place of the mean",
     ),
     ("claim agrees", "it holds for the means over seeds; the text says where there is one seed only"),
+    (
+        "clearly",
+        "there are several seeds, and the differences are larger than their uncertainty: all of them where a claim "
+        "agrees, and one that contradicts it where it disagrees",
+    ),
+    (
+        "counted as agreeing",
+        "the bounds of a ratio or a difference that were set here; found is that of the means over seeds",
+    ),
     (
         "within the uncertainty of the seeds",
         "the 95 % interval of the differences, seed by seed, includes zero",
@@ -64,7 +68,6 @@ _READING = (
         "that of all processes of the runs; tables that share runs share their time",
     ),
 )
-_JUDGED = ("Claim of the paper", "Found here", "What was tried")
 _STATES = {"made": "made", "in part": "made in part", "not made": "not made", "impossible": "nothing to make"}
 
 
@@ -85,9 +88,12 @@ def pages(results: Results, drawn: Mapping[str, Picture]) -> dict[str, Document]
 def _overview(results: Results) -> Document:
     entries = [entry for paper in results.papers for entry in paper.entries]
     ran = results.ran(*results.papers)
-    against = _against(results)
+    against = claims.against(results)
     sections = [
         ReportSection("Papers", [_papers(results), Code(_commands(results), "sh")]),
+        ReportSection(
+            "Claims", [claims.standings(results)] if any(entry.claims for entry in entries) else []
+        ),
         ReportSection("Claims that disagree", [against] if against.rows else []),
         ReportSection("Machines", [Text(f"{_named(*machine)}.") for machine in ran.machines]),
         ReportSection("How to read the pages", [KeyValues(_READING)]),
@@ -104,22 +110,12 @@ def _document(
 
 def _tiles(entries: Sequence[Finding], seconds: float) -> list[tuple[str, str]]:
     counts = {text: sum(entry.state == state for entry in entries) for state, text in _STATES.items()}
-    undecided = [claim for entry in entries for claim in entry.undecided]
-    missing = sum(claim.verdict.holds is None for entry in entries for claim in entry.claims)
     return [
         ("tables and figures", str(len(entries))),
         *((text, str(count)) for text, count in counts.items() if count),
-        ("claims that agree", _agreeing(entries)),
-        *([("claims not decided by one seed", _leaning(undecided))] if undecided else []),
-        ("claims that lack a figure", str(missing)),
+        *claims.counts(entries),
         ("time of all runs, measured", human_seconds(seconds) if seconds else DASH),
     ]
-
-
-def _leaning(undecided: Sequence[FoundClaim]) -> str:
-    """Return how many claims are not decided, and on which side their figures are."""
-    towards = sum(bool(claim.verdict.holds) for claim in undecided)
-    return f"{len(undecided)} (figures for {towards}, against {len(undecided) - towards})"
 
 
 def _papers(results: Results) -> Grid:
@@ -130,43 +126,13 @@ def _papers(results: Results) -> Grid:
         counts = [str(states.count(state)) for state in ("made", "in part", "not made")]
         seconds = results.ran(paper).seconds
         time = human_seconds(seconds) if seconds else DASH
-        rows.append([_word(paper), paper.title, *counts, _agreeing(paper.entries), time])
-    notes = [
-        "Drawings and descriptions, of which nothing can be made, are not counted.",
-        "A claim that two papers make is counted for each of them, also where they share the runs.",
-    ]
+        rows.append([claims.word_of(paper), paper.title, *counts, claims.agreeing(paper.entries), time])
+    notes = ["Drawings and descriptions, of which nothing can be made, are not counted."]
     return Grid(heads, rows, notes, words=True, links=[paper.stem for paper in results.papers])
 
 
 def _commands(results: Results) -> str:
     return "\n".join(paper.command for paper in results.papers)
-
-
-def _against(results: Results) -> Grid:
-    found = [
-        (paper, entry, claim)
-        for paper in results.papers
-        for entry in paper.entries
-        for claim in entry.claims
-        if claim.disagrees
-    ]
-    rows = [[f"{_word(paper)} {entry.title}", *_judged(claim)] for paper, entry, claim in found]
-    links = [f"{paper.stem}#{heading_anchor(entry.title)}" for paper, entry, _ in found]
-    return Grid(["Table or figure", *_JUDGED], rows, words=True, links=links)
-
-
-def _judged(claim: FoundClaim) -> list[str]:
-    """Return a claim, what was found of it, and what was tried where the figures are against it."""
-    return [claim.says, claim.verdict.text, claim.tried if claim.verdict.holds is False else ""]
-
-
-def _word(paper: PaperResults) -> str:
-    return f"{paper.number} {paper.name}".strip()
-
-
-def _agreeing(entries: Sequence[Finding]) -> str:
-    decided = [claim for entry in entries for claim in entry.decided]
-    return f"{sum(bool(claim.verdict.holds) for claim in decided)} of {len(decided)}" if decided else DASH
 
 
 # -------------------------------------------------------------------------------------------- a paper
@@ -192,7 +158,7 @@ def _paper_page(results: Results, paper: PaperResults, drawn: Mapping[str, Pictu
         ReportSection("Machines", [KeyValues(_machines(ran, paper))] if ran.machines else []),
     ]
     tiles = _tiles(paper.entries, ran.seconds)
-    return _document(f"{_word(paper)}: {paper.title}", f"{paper.source}.", tiles, sections)
+    return _document(f"{claims.word_of(paper)}: {paper.title}", f"{paper.source}.", tiles, sections)
 
 
 def _entries(results: Results, found: Sequence[Finding]) -> Grid:
@@ -203,7 +169,7 @@ def _entries(results: Results, found: Sequence[Finding]) -> Grid:
             entry.shows,
             "yes" if entry.state == "made" else "in part",
             seeds_of(entry),
-            _agreeing([entry]),
+            claims.agreeing([entry]),
             ", ".join(f"{column.spearman:.2f}" for column in entry.columns if column.spearman is not None)
             or DASH,
             human_seconds(results.ran(entry).seconds),
@@ -247,8 +213,7 @@ def _blocks(results: Results, entry: Finding, drawn: Mapping[str, Picture]) -> I
     else:
         yield from map(Text, notes)
     if entry.claims:
-        width = 3 if any(claim.verdict.holds is False and claim.tried for claim in entry.claims) else 2
-        yield Grid(_JUDGED[:width], [_judged(claim)[:width] for claim in entry.claims], words=True)
+        yield claims.of_entry(entry)
     yield from (drawn[picture.name] for picture in entry.pictures if picture.name in drawn)
 
 

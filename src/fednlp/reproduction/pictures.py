@@ -1,4 +1,4 @@
-"""The pictures of a page: learning curves of runs, and pictures of partitions, from what lies in their folders."""
+"""The pictures of a page: learning curves, and pictures of what lies in the folders of runs and partitions."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.formatting.units import plural
 from fednlp.partition.divergence import divergence_matrix
 from fednlp.partition.plots import density
 from fednlp.reports.charts import draw
 from fednlp.reports.document import Picture
-from fednlp.reports.plots import against_simulated_seconds, learning_curves
-from fednlp.reports.read import Run
 from fednlp.reports.sections.communication import drawn_norms, last_update_norms, read_shared_tensors
 from fednlp.reports.style import SERIES, drawing, legend, new_axes
+from fednlp.reproduction.curves import charts_of
 from fednlp.reproduction.jobs import Work
-from fednlp.reproduction.manifest import PictureName
+from fednlp.reproduction.manifest import Entry, Paper, PictureName
 from fednlp.reproduction.measures import finished_runs
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
-from fednlp.reproduction.used_data import dataset_of
+from fednlp.reproduction.parts import FoundCurve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,8 +37,7 @@ _FEW_LABELS, _LONGEST = 8, 16
 
 
 def draw_pictures(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
-    """Yield the pictures of an entry: learning curves by data set, histograms, and all partitions side by side."""
-    yield from _curves(work, outcomes)
+    """Yield the pictures of an entry but its learning curves: histograms, and all partitions side by side."""
     if "update_norms" in work.entry.pictures:
         yield from _norms(work, outcomes)
     found = {
@@ -57,24 +54,10 @@ def draw_pictures(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
         yield Picture(f"{work.paper.name}-{work.entry.id}-{wanted}", caption, figure)
 
 
-def _curves(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
-    wanted = work.entry.curves
-    if wanted is None:
-        return
-    panels: dict[tuple[str, str], dict[str, list[Run]]] = {}
-    for label, group in finished_runs(work, outcomes).items():
-        panels.setdefault((dataset_of(group[0]), group[0].metric), {})[label] = group
-    several = len({work.paper.runs[key].data for key in work.entry.runs}) > 1
-    curves_of = learning_curves if work.entry.curves_by == "round" else against_simulated_seconds
-    for number, ((dataset, metric), groups) in enumerate(panels.items()):
-        chart = curves_of(groups, wanted if wanted == "train_loss" else f"{wanted}.{metric}")
-        if chart is not None:
-            name = f"{work.paper.name}-{work.entry.id}-curves-{number}"
-            of = f" of {dataset}" if several else ""
-            caption = (
-                f"{work.entry.title}, here: {chart.title}{of} by {work.entry.curves_by}, {_seeds(groups)}"
-            )
-            yield Picture(name, caption, draw(chart), chart)
+def draw_curves(paper: Paper, entry: Entry, curves: Mapping[str, FoundCurve]) -> Iterator[Picture]:
+    """Yield the pictures of a table's learning curves, of which the points are known."""
+    for picture, chart in charts_of(paper, entry, curves):
+        yield Picture(picture.name, picture.caption, draw(chart), chart)
 
 
 def _norms(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
@@ -85,14 +68,6 @@ def _norms(work: Work, outcomes: Outcomes) -> Iterator[Picture]:
         if figure is not None:
             name = f"{work.paper.name}-{work.entry.id}-update-norms"
             yield Picture(name, f"{work.entry.title}, here: {caption}", figure)
-
-
-def _seeds(groups: Mapping[str, list[Run]]) -> str:
-    counts = sorted({len(group) for group in groups.values()})
-    if counts == [1]:
-        return "one seed"
-    several = plural(counts[-1], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-    return f"mean and standard deviation over {several}"
 
 
 def _maps(wanted: PictureName, found: Mapping[str, Partitioning]) -> "Figure":

@@ -26,8 +26,8 @@ from fednlp.reproduction.joining import unite
 from fednlp.reproduction.making import Making, Now
 from fednlp.reproduction.manifest import Entry, Paper
 from fednlp.reproduction.outcomes import read_outcomes
+from fednlp.reproduction.parts import FoundPicture
 from fednlp.reproduction.pictures import draw_pictures
-from fednlp.reproduction.results import FoundPicture
 from fednlp.reproduction.write import write_pages
 from fednlp.simulation.callback import Callback, default_callback
 
@@ -113,7 +113,8 @@ def reproduce(
             evidence, drawn = _gather(works, making, record, joined)
             here = find_results(shown, works, evidence)
             united = unite({paper.name: paper for paper in shown.values()}, here, found)
-            pages = write_pages(united, shown_pictures(here, drawn, joined), out / "page")
+            pictures = shown_pictures(shown.values(), united, here, drawn, joined)
+            pages = write_pages(united, pictures, out / "page")
     return pages
 
 
@@ -170,7 +171,7 @@ def _that_are_left(names: Sequence[str]) -> list[str]:
 def _gather(
     works: Sequence[Work], making: Making, record: folder.Record, joined: Sequence[Joined]
 ) -> tuple[Evidence, dict[str, Picture]]:
-    """Return what is known of the jobs, and the pictures by name that are drawn of what they left."""
+    """Return what is known of the jobs, and the pictures but curves, by name, that are drawn of what they left."""
     outcomes = read_outcomes((job for work in works for job in work.every), making.failed)
     drawn = {work.id: list(draw_pictures(work, outcomes)) for work in works}
     found = {

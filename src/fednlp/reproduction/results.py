@@ -7,130 +7,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from fednlp.reproduction.agreement import Verdict
-from fednlp.reproduction.manifest import Measure
+from fednlp.reproduction.parts import (
+    FoundClaim,
+    FoundColumn,
+    FoundCurve,
+    FoundData,
+    FoundPicture,
+    FoundRow,
+    FoundRun,
+    Part,
+    RunName,
+)
 
 State = Literal["made", "in part", "not made", "impossible"]
-Count = Annotated[int, Field(ge=0, le=2**53)]
-Seconds = Annotated[float, Field(ge=0, le=1e12)]
-Figure = Annotated[float, Field(ge=-1e18, le=1e18)]
-Error = Annotated[float, Field(ge=0, le=1e18)]
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
-RunName = Annotated[str, Field(min_length=1, max_length=5000)]
-"""As :mod:`fednlp.reproduction.naming` has it."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
-
-
-class FoundRun(_Part):
-    """A run or partition that was begun.
-
-    Attributes:
-        finished: Whether it is finished.
-        seconds: What it took, measured.
-        cpu_seconds: CPU seconds of its processes; None where they are not known.
-        processor: Of the machine of a finished run; empty for others and for partitions. A GPU that trained stands
-            behind a plus sign.
-        cores: Of that machine.
-        settings: A digest of what decides its result; empty where it is not known, and for partitions.
-    """
-
-    finished: bool
-    seconds: Seconds
-    cpu_seconds: Seconds | None = None
-    processor: str = ""
-    cores: Count = 0
-    settings: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
-
-
-class FoundColumn(_Part):
-    """A column of found figures.
-
-    Attributes:
-        name: Its heading.
-        measure: What its cells show.
-        figures: By row and seed.
-        spearman: Spearman's correlation with the published figures; None where there is none.
-        ranked: Number of rows that it is of.
-        errors: By row, the standard error of its accuracies on their test set, in points; without other figures.
-        unreached: By row, the seeds whose run is finished and never reached the target; without other figures.
-        cells: By row, a digest of what the figures are of (:func:`fednlp.reproduction.naming.cells_of`); empty of a
-            mean, and where it is not known.
-    """
-
-    name: str
-    measure: Measure
-    figures: dict[str, dict[int, Figure]]
-    spearman: float | None = None
-    ranked: Count = 0
-    errors: dict[str, Error] = {}
-    unreached: dict[str, list[Count]] = {}
-    cells: dict[str, Digest] = {}
-
-    @property
-    def error(self) -> float | None:
-        """The largest of the standard errors; None where there is none."""
-        return max(self.errors.values(), default=None)
-
-
-class FoundRow(_Part):
-    """A row and the paper's figures in it, by the paper's columns."""
-
-    name: str
-    published: dict[str, Figure]
-
-
-class FoundClaim(_Part):
-    """A claim of the paper and what was found of it.
-
-    Attributes:
-        says: The claim.
-        verdict: What was found.
-        tried: Why it may disagree, and what was tried; empty where nothing was.
-    """
-
-    says: str
-    verdict: Verdict
-    tried: str = ""
-
-    @property
-    def disagrees(self) -> bool:
-        """Whether what was found contradicts it."""
-        return self.verdict.decided and not self.verdict.holds
-
-
-class FoundPicture(_Part):
-    """A picture: the stem of its file, and what it shows."""
-
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=200)]
-    caption: str
-
-
-class FoundData(_Part):
-    """A data set as a table's runs or partitions used it.
-
-    Attributes:
-        name: Its name.
-        train: Training examples used; None where it is not known.
-        test: Test examples used.
-        own_tests: Whether the test examples were split off the clients' training examples.
-        published_train: Training examples as published; None where the catalogue does not say.
-        published_test: Test examples as published.
-    """
-
-    name: str
-    train: Count | None = None
-    test: Count | None = None
-    own_tests: bool = False
-    published_train: Count | None = None
-    published_test: Count | None = None
-
-
-class Finding(_Part):
+class Finding(Part):
     """A table or figure: what was published, and what was found.
 
     Attributes:
@@ -150,6 +44,7 @@ class Finding(_Part):
         claims: The paper's claims.
         pictures: Pictures of what was found.
         data: The data of its finished runs or partitions.
+        curves: The points of the curves of its finished runs, by name; where there are none, they are not known.
     """
 
     id: str
@@ -160,14 +55,15 @@ class Finding(_Part):
     state: State
     reason: str
     runs: list[RunName]
-    lacks: list[RunName] = []
+    lacks: list[RunName] = Field(default_factory=list)
     expected: float
     measured: bool
     rows: list[FoundRow]
     columns: list[FoundColumn]
     claims: list[FoundClaim]
     pictures: list[FoundPicture]
-    data: list[FoundData] = []
+    data: list[FoundData] = Field(default_factory=list)
+    curves: dict[RunName, FoundCurve] = Field(default_factory=dict)
 
     @property
     def published(self) -> list[str]:
@@ -187,7 +83,7 @@ class Finding(_Part):
         ]
 
 
-class PaperResults(_Part):
+class PaperResults(Part):
     """A paper and what was found of its tables and figures.
 
     Attributes:
@@ -247,7 +143,7 @@ class Ran:
         return Counter((run.processor, run.cores) for run in self.runs if run.finished and run.processor)
 
 
-class Results(_Part):
+class Results(Part):
     """``results.json``: all that the pages show but the drawn pictures.
 
     Attributes:

@@ -28,7 +28,7 @@ def _format(measure: Measure) -> Callable[[float], str]:
         return human_seconds
     if measure in ("training loss", "divergence", "size spread"):
         return "{:.3f}".format
-    if measure in ("energy", "rounds to target"):
+    if "energy" in measure or measure == "rounds to target":
         return "{:,.0f}".format
     return "{:.1f}".format
 

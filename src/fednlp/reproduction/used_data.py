@@ -9,7 +9,7 @@ from fednlp.reports.hub_metadata import data_name
 from fednlp.reports.read import Run
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.outcomes import Outcomes
-from fednlp.reproduction.results import FoundData
+from fednlp.reproduction.parts import FoundData
 
 
 def used_data(work: Work, outcomes: Outcomes) -> list[FoundData]:

@@ -271,6 +271,7 @@ def open_data(experiment: Experiment, log: Log = lambda text: None) -> TextData:
             task=known,
             train_size=named.train_size,
             test_size=named.test_size,
+            field=experiment.partition.given().get("field"),
         )
     except MissingLabel as error:
         if experiment.fewshot is None:

@@ -66,7 +66,8 @@ def tune(
         experiment: The common settings, the same as a dictionary, or the path of their TOML file.
         methods: Names of algorithms, baselines or variants of the experiment.
         grid: Values to choose from, by dotted key: ``{"client.learning_rate": [1e-4, 1e-3]}``;
-            ``"fedprox:algorithm.mu"`` is for one method alone.
+            ``"fedprox:algorithm.mu"`` is for one method alone. Values for all methods are tried where the setting is
+            the method's own: ``algorithm.mu`` not with FedOpt, for example.
         folder: Where the trials are kept; by default ``runs/compare-<name>/tuning``. A search that was stopped goes on
             there.
         trials: The trials of each method; by default as many as the fewest combinations of a method.

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from fednlp.formatting.units import plural
 from fednlp.seeds import generator
 from fednlp.simulation.halving import Stage, stages, total_rounds
 from fednlp.simulation.new_run_dir import settings_hash
+from fednlp.simulation.own_settings import added_part
 
 Settings = Mapping[str, Any]
 """Values by dotted keys, such as ``{"client.learning_rate": 1e-3}``."""
@@ -52,6 +52,8 @@ class MethodSearch:
         candidates: The combinations that are tried, in the order in which they were drawn; none where the method has
             none of the settings.
         plan: The stages.
+        borrowed: The settings that the method takes but that are not its own, each with the part of another method that
+            it would add.
     """
 
     method: str
@@ -59,6 +61,7 @@ class MethodSearch:
     lacking: tuple[str, ...]
     candidates: tuple[Candidate, ...]
     plan: tuple[Stage, ...]
+    borrowed: tuple[tuple[str, str], ...] = ()
 
     @property
     def in_full(self) -> bool:
@@ -68,13 +71,15 @@ class MethodSearch:
     def describe(self) -> str:
         """Return what is tried, and for how many rounds, in a sentence."""
         lacking = f"; it has no {', '.join(self.lacking)}" if self.lacking else ""
+        borrowed = "".join(f"; {key} is left out, as it would add {part}" for key, part in self.borrowed)
         if not self.candidates:
-            return f"{self.method}: it has none of these settings and is compared as it is"
+            own = " of its own" if self.borrowed else ""
+            return f"{self.method}: it has none of these settings{own} and is compared as it is{borrowed}"
         tried = f"{self.method}: {len(self.candidates)} of {plural(self.combinations, 'combination')}"
         if self.in_full:
             return f"{tried}, each trained in full, since this baseline has no rounds{lacking}"
         parts = ", then ".join(f"{stage.trials} up to round {stage.rounds}" for stage in self.plan)
-        return f"{tried}: {parts}; {plural(total_rounds(self.plan), 'round')} in all{lacking}"
+        return f"{tried}: {parts}; {plural(total_rounds(self.plan), 'round')} in all{lacking}{borrowed}"
 
 
 def shown(changes: Settings) -> str:
@@ -84,43 +89,6 @@ def shown(changes: Settings) -> str:
     'client.optimizer = "sgd", algorithm.mu = 0.1'
     """
     return ", ".join(f"{key} = {json.dumps(value)}" for key, value in changes.items()) or "as configured"
-
-
-def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the values to choose from, by dotted key.
-
-    Args:
-        texts: Such as ``"client.learning_rate=1e-4,1e-3"``, one for each key, or ``"fedprox:algorithm.mu=0.01,0.1"``
-            for one method alone; values are read as TOML, else as text.
-
-    Raises:
-        ConfigError: A text has no key or no value, or a key is given twice.
-
-    >>> parse_grid(["client.optimizer=sgd,adamw", "server.learning_rate=0.1,1"])
-    {'client.optimizer': ['sgd', 'adamw'], 'server.learning_rate': [0.1, 1]}
-    """
-    found: dict[str, list[Any]] = {}
-    for text in texts:
-        key, _, values = (part.strip() for part in text.partition("="))
-        if not all(key.split(":")) or not values:
-            raise ConfigError(
-                f"--tune {text}: write key=value,value, for example --tune client.learning_rate=1e-4,1e-3"
-            )
-        if key in found:
-            raise ConfigError(f"--tune {key} is given twice: write all of its values after one --tune")
-        found[key] = _values(values)
-    return found
-
-
-def _values(text: str) -> list[Any]:
-    try:
-        found = tomllib.loads(f"values = [{text}]")
-    except (ValueError, RecursionError):  # a number of too many digits among them
-        found = {}
-    if {*found} == {"values"}:  # else the text ends the list and goes on with a key of its own
-        values: list[Any] = found["values"]
-        return values
-    return [one.strip() for one in text.split(",") if one.strip()]
 
 
 def plan_searches(
@@ -136,13 +104,15 @@ def plan_searches(
 ) -> list[MethodSearch]:
     """Say what is tried of each method, before anything is run.
 
-    A method's combinations are those of the settings that it has. Every method gets the same number of trials, drawn
-    from its combinations by the experiment's seed; a method without any of the settings is not searched.
+    A method's combinations are those of the settings that it has as its own (:func:`added_part`). Every method gets the
+    same number of trials, drawn from its combinations by the experiment's seed; a method without any of the settings
+    is not searched.
 
     Args:
         experiment: The common settings.
         methods: Names of algorithms, baselines or variants of the experiment.
-        grid: Values to choose from, by dotted key; ``"fedprox:algorithm.mu"`` is for one method alone.
+        grid: Values to choose from, by dotted key; ``"fedprox:algorithm.mu"`` is for one method alone, which need not
+            have it as its own.
         folder: Where the trials are kept.
         trials: The trials of each method; by default as many as the fewest combinations of a method.
         rounds: The most rounds of a trial; by default those of the experiment.
@@ -155,7 +125,8 @@ def plan_searches(
     """
     if not methods or not grid:
         raise ConfigError("a search needs methods, and values to choose from for a setting at least")
-    accepted = _accepted(experiment, methods, {key: _different(key, values) for key, values in grid.items()})
+    values = {key: _different(key, choices) for key, choices in grid.items()}
+    accepted, added = _accepted(experiment, methods, values)
     options = {method: _combinations(experiment, method, accepted[method]) for method in methods}
     searched = [method for method in methods if accepted[method]]
     _require_labels(experiment, searched)
@@ -169,9 +140,11 @@ def plan_searches(
     plan = stages(wanted, experiment.num_rounds if rounds is None else rounds, least)
     searches = []
     for method in methods:
-        lacking = tuple(key for key in grid if ":" not in key and key not in accepted[method])
+        unused = [key for key in grid if ":" not in key and key not in accepted[method]]
+        lacking = tuple(key for key in unused if key not in added[method])
+        borrowed = tuple((key, added[method][key]) for key in unused if key in added[method])
         if method not in searched:
-            searches.append(MethodSearch(method, 0, lacking, (), plan))
+            searches.append(MethodSearch(method, 0, lacking, (), plan, borrowed))
             continue
         order = generator(experiment.seed, "trials").permutation(len(options[method]))[:wanted]
         tried = sorted(int(number) for number in order)
@@ -179,7 +152,7 @@ def plan_searches(
             _candidate(experiment, method, options[method][number], folder, plan, validation_fraction)
             for number in tried
         )
-        searches.append(MethodSearch(method, len(options[method]), lacking, candidates, plan))
+        searches.append(MethodSearch(method, len(options[method]), lacking, candidates, plan, borrowed))
     return searches
 
 
@@ -209,13 +182,17 @@ def _different(scoped: str, values: Sequence[Any]) -> list[Any]:
 
 def _accepted(
     experiment: Experiment, methods: Sequence[str], grid: Mapping[str, list[Any]]
-) -> dict[str, dict[str, list[Any]]]:
+) -> tuple[dict[str, dict[str, list[Any]]], dict[str, dict[str, str]]]:
     """Return the settings that each method has, with their values: a method has one if it takes all of its values.
+
+    Of values for all methods it has only those of its own settings. The others are returned too, with the part of
+    another method that they would add.
 
     Raises:
         ConfigError: No method has a setting, or values are for a method that is not compared.
     """
     found: dict[str, dict[str, list[Any]]] = {method: {} for method in methods}
+    added: dict[str, dict[str, str]] = {method: {} for method in methods}
     for scoped in sorted(grid, key=lambda one: ":" in one):  # values of a single method replace those of all
         only, _, key = scoped.rpartition(":")
         if only and only not in methods:
@@ -226,12 +203,26 @@ def _accepted(
         }
         refused = {method: [error for error in errors if error] for method, errors in tries.items()}
         takers = [method for method in asked if not refused[method]]
+        parts = {method: None if only else _added(experiment, method, key) for method in takers}
         if not takers:
             nearest = min(asked, key=lambda method: len(refused[method]))
             raise ConfigError(f"{scoped} cannot be tuned: {refused[nearest][0]}")
-        for method in takers:
-            found[method][key] = grid[scoped]
-    return found
+        if all(parts.values()):
+            values = ",".join(json.dumps(value) for value in grid[scoped])
+            raise ConfigError(
+                f"{key} cannot be tuned: no compared method has it as its own, and it would add {parts[takers[0]]} to "
+                f"{takers[0]}; to try that all the same, say --tune {takers[0]}:{key}={values} instead"
+            )
+        for method, part in parts.items():
+            if part is None:
+                found[method][key] = grid[scoped]
+            else:
+                added[method][key] = part
+    return found, added
+
+
+def _added(experiment: Experiment, method: str, key: str) -> str | None:
+    return added_part(config.with_method(experiment, method, experiment.seed), key)
 
 
 def _refusal(experiment: Experiment, method: str, changes: Settings) -> str | None:

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, JsonValue, PlainValidator, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from fednlp.config.sections.base import SITES, Section, with_options
 from fednlp.errors import PartitionError
@@ -17,6 +18,24 @@ def _one_or_several(value: Any) -> Any:
     if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
         return value
     raise ValueError('give a file, a folder, a pattern such as "silos/*.csv", or a list of these')
+
+
+def _one_or_by_silo(value: Any) -> Any:
+    table = isinstance(value, dict)
+    sizes = value.values() if table else [value]
+    named = not table or all(type(name) is str for name in value)
+    if value is None or (named and all(type(size) is int and size >= 1 for size in sizes)):
+        return dict(value) if table else value
+    wanted = (
+        "give a whole number of 1 or more, or such a number for each silo that is named: { captions = 1000 }"
+    )
+    if table and any(isinstance(size, dict) for size in value.values()):
+        wanted += '; put a name with a dot in quotes: { "plone.app.locales" = 1000 }'
+    raise PydanticCustomError("size_type", wanted)
+
+
+Size = Annotated[int | dict[str, int] | None, PlainValidator(_one_or_by_silo)]
+"""How many examples are drawn: of all data, or of each silo that a table names."""
 
 
 class DataFiles(Section):
@@ -45,12 +64,13 @@ class Data(DataFiles):
 
     ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
     test set at most. For a search for a pace it also has labelled texts of its own, ``validation_path``.
-    ``train_size`` and ``test_size`` draw a sample of the examples.
+    ``train_size`` and ``test_size`` draw a sample of the examples: so many in all, or so many of each silo that a table
+    names.
     """
 
     name: str | None = None
-    train_size: PositiveInt | None = None
-    test_size: PositiveInt | None = None
+    train_size: Size = None
+    test_size: Size = None
     labels: Annotated[list[str] | None, Field(min_length=2)] = None
     validation_path: str | None = None
 

@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from fednlp.deployment.feed import Feed
+from fednlp.deployment.names import host_and_port
 from fednlp.errors import ConfigError, MissingDependency, RunError
 
 try:
@@ -130,10 +131,10 @@ def is_loopback(host: str) -> bool:
 
 
 def _split(address: str) -> tuple[str, int]:
-    host, _, port = address.rpartition(":")
-    if not host or not port.isascii() or not port.isdecimal() or int(port) > 65535:
+    host, port = host_and_port(address, "--page")
+    if not host:
         raise ConfigError(f"--page {address}: write host:port, for example 127.0.0.1:8080")
-    return host.strip("[]"), int(port)
+    return host, port
 
 
 def _listen(host: str, port: int) -> socket.socket:

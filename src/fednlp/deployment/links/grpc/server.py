@@ -34,6 +34,7 @@ from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
 from fednlp.deployment.links.streams import drive, hush, report_in_lines, waker
 from fednlp.deployment.links.system import allow_many_files, reuse_memory, why_not_listening
 from fednlp.deployment.messages import printable
+from fednlp.deployment.names import host_and_port
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, ProtocolError, RunError
 
@@ -94,8 +95,10 @@ def serve(
         challenges: By which sites prove who they are where TLS does not show it; None where it does.
 
     Raises:
+        ConfigError: The address has no port, or one above 65535, of which gRPC would take another.
         RunError: The address cannot be listened at.
     """
+    host_and_port(address, "--listen")
     allow_many_files()
     reuse_memory()
     hush("grpc")
