@@ -1,7 +1,8 @@
 """Find words for the labels of an experiment, from the gold labels that its run has."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -27,11 +28,17 @@ from fednlp.fewshot.word_search import (
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.gold_labels import class_names_of, drawn_gold_labels
+from fednlp.simulation.gold_scores import (
+    AT_ONCE,
+    RankedPattern,
+    gold_rows,
+    held_out_half,
+    rank_patterns,
+    some_of,
+)
 from fednlp.simulation.start_model import start_model
 from fednlp.tasks.cloze import filled, mask_of, parts_of
 from fednlp.tasks.prompt_classification import PromptClassification
-
-_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
@@ -51,7 +58,25 @@ class FoundWords:
     gold_accuracy: float
 
 
-def search_words(experiment: Experiment, log: Callable[[str], None]) -> list[FoundWords]:
+@dataclass(frozen=True)
+class WordSearch:
+    """What a search for words found.
+
+    Attributes:
+        found: For each pattern, the best first.
+        ranked: The patterns with the words that the experiment gives, the best first, by the half of the gold labels
+            that is held out; empty where there are not two to compare.
+        held_out: Number of these gold labels.
+        unranked: Why patterns could not be ranked; None where they were, or where there are not two.
+    """
+
+    found: list[FoundWords]
+    ranked: list[RankedPattern]
+    held_out: int = 0
+    unranked: str | None = None
+
+
+def search_words(experiment: Experiment, log: Callable[[str], None]) -> WordSearch:
     """Find words for each pattern of an experiment's prompts, the best pattern first; on one thread.
 
     Nothing but the gold labels of the experiment's run and their texts is looked at.
@@ -65,55 +90,117 @@ def search_words(experiment: Experiment, log: Callable[[str], None]) -> list[Fou
         FednlpError: The data or the model cannot be loaded.
     """
     experiment = experiment.resolved()
-    if experiment.fewshot is None or not experiment.fewshot.gold:
-        raise ConfigError("words are found from gold labels: say [fewshot] gold = 32, for example")
+    require_gold(experiment, "words")
     components = build_components(experiment, log)
     if not isinstance(components.task, PromptClassification):
         raise ConfigError('words are for prompts: say [task] prompt = "bbc", for example')
+    gold = gold_of(experiment, components, log)
+    require_every_label(gold.labels, gold.label_names)
+    model = start_model(experiment, components.source, components.task).eval()
+    with one_thread():
+        patterns = patterns_of(experiment, components)
+        found = [found_words(components, gold, pattern, model) for _, pattern in patterns]
+        found.sort(key=lambda one: -one.score)
+        if len(patterns) < 2:
+            return WordSearch(found, [])
+        try:
+            held_out = some_of(gold, held_out_half(gold, experiment.seed))
+        except ConfigError as error:
+            return WordSearch(found, [], unranked=str(error))
+        ranked = rank_patterns(experiment, components, held_out, patterns, model)
+    return WordSearch(found, ranked, len(held_out.labels))
+
+
+def require_gold(experiment: Experiment, what: str) -> None:
+    """Check that an experiment has gold labels.
+
+    Args:
+        experiment: The configuration.
+        what: What is found from them.
+
+    Raises:
+        ConfigError: It has none.
+    """
+    if experiment.fewshot is None or not experiment.fewshot.gold:
+        raise ConfigError(f"{what} are found from gold labels: say [fewshot] gold = 32, for example")
+
+
+def gold_of(experiment: Experiment, components: RunComponents, log: Callable[[str], None]) -> GoldLabels:
+    """Return the gold labels that the experiment's run has.
+
+    Args:
+        experiment: With ``[fewshot]``.
+        components: Of its run.
+        log: Called with a message before each slow step.
+
+    Raises:
+        ConfigError: The task has no labels, or there are fewer examples than gold labels.
+    """
     partition = build_partition(experiment, components.data, log)
     names = class_names_of(components.task)
-    gold = drawn_gold_labels(experiment, components.train.values("label"), names, partition)
-    require_every_label(gold.labels, names)
-    model = start_model(experiment, components.source, components.task).eval()
+    return drawn_gold_labels(experiment, components.train.values("label"), names, partition)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute on one thread within a block, so that results do not depend on the number of threads."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        paired = "text_pair" in components.data.columns_in("train")
-        patterns = _patterns(experiment, components.task.decodes, paired)
-        found = [_found(components, gold, pattern, model) for pattern in patterns]
+        yield
     finally:
         torch.set_num_threads(threads)
-    return sorted(found, key=lambda one: -one.score)
 
 
-def write_prompts(path: Path, name: str, source: str, found: Sequence[FoundWords]) -> None:
-    """Write patterns and the words of the best one as a file for ``task.prompt``.
+def write_prompts(path: Path, source: str, pattern: str, words: Mapping[str, str]) -> None:
+    """Write a pattern and its words as a file for ``task.prompt``.
 
     Args:
-        path: The file.
-        name: Of the prompts.
-        source: Where the words come from.
-        found: From :func:`search_words`.
+        path: The file; the prompts are named like it.
+        source: Where pattern and words come from.
+        pattern: The pattern.
+        words: The word of each label.
     """
-    best = found[0]
-    table = {"name": name, "source": source, "patterns": [best.pattern], "words": [best.words]}
+    table = {"name": path.stem, "source": source, "patterns": [pattern], "words": [dict(words)]}
     with atomic(path) as file:
         file.write(tomli_w.dumps(table).encode())
 
 
-def _patterns(experiment: Experiment, decoder: bool, paired: bool) -> list[str]:
-    """Return all patterns of a prompt set that suit the model and the data's columns, or the one that is chosen."""
-    options = experiment.task.given()
+def patterns_of(experiment: Experiment, components: RunComponents) -> list[tuple[str, str]]:
+    """Return all patterns of a prompt set that suit the model and the data's columns, or the one that is chosen.
+
+    Args:
+        experiment: For prompt classification.
+        components: Of its run.
+
+    Returns:
+        Of each, the ``task.prompt`` that names it, or ``task.pattern``; and the pattern.
+    """
+    options, task = experiment.task.given(), components.task
+    assert isinstance(task, PromptClassification)
     if "prompt" not in options:
-        return [options["pattern"]]
+        return [("task.pattern", options["pattern"])]
     choice = parse_choice(options["prompt"])
     prompts = load_prompts(choice.name)
-    suiting = decoder_patterns(prompts) if decoder else range(len(prompts.patterns))
-    chosen = [prompts.patterns[n] for n in (suiting if choice.pattern is None else [choice.pattern])]
-    return [pattern for pattern in chosen if paired or "{text_pair}" not in pattern] or chosen
+    suiting = decoder_patterns(prompts) if task.decodes else range(len(prompts.patterns))
+    numbers = suiting if choice.pattern is None else [choice.pattern]
+    chosen = [(f"{choice.name}:{number}", prompts.patterns[number]) for number in numbers]
+    paired = "text_pair" in components.data.columns_in("train")
+    return [one for one in chosen if paired or "{text_pair}" not in one[1]] or chosen
 
 
-def _found(components: RunComponents, gold: GoldLabels, pattern: str, model: Any) -> FoundWords:
+def found_words(components: RunComponents, gold: GoldLabels, pattern: str, model: Any) -> FoundWords:
+    """Find a word for each label in one pattern.
+
+    Args:
+        components: With a task of prompts.
+        gold: The gold labels that are looked at; each label has one or more.
+        pattern: The pattern.
+        model: In evaluation mode.
+
+    Raises:
+        ConfigError: The vocabulary has too few words.
+    """
     probabilities, texts = _at_the_mask(components, gold, pattern, model)
     tokenizer = components.tokenizer
     task = components.task
@@ -136,17 +223,15 @@ def _at_the_mask(
     components: RunComponents, gold: GoldLabels, pattern: str, model: Any
 ) -> tuple[np.ndarray, list[set[int]]]:
     """Return the probability of every token at the mask of each gold example, and the tokens of its texts."""
-    data, task = components.data, components.task
+    task = components.task
     assert isinstance(task, PromptClassification)
-    columns = data.columns_in("train")
-    table = data.train.select(list(columns.values())).take(gold.examples).rename_columns(list(columns))
     whole = replace(task, pattern=pattern, words=tuple(range(len(components.tokenizer))))
-    rows = whole.encode(table.to_pylist(), components.tokenizer, components.longest)
+    rows = whole.encode(gold_rows(components, gold), components.tokenizer, components.longest)
     features = Features.in_memory(rows)
     found = []
     with torch.inference_mode():
-        for start in range(0, len(rows), _AT_ONCE):
-            numbers = np.arange(start, min(start + _AT_ONCE, len(rows)))
+        for start in range(0, len(rows), AT_ONCE):
+            numbers = np.arange(start, min(start + AT_ONCE, len(rows)))
             batch = whole.collate(features, numbers, torch.device("cpu"))
             found.append(torch.softmax(whole.logits(model, batch).float(), dim=-1).numpy())
     own = _pattern_tokens(task, pattern, components.tokenizer)
