@@ -79,6 +79,8 @@ def test_what_fails_in_a_loop_is_said_in_a_line_and_an_end_is_not() -> None:
         report_in_lines(loop, lines.append)
         loop.call_soon(lambda: 1 // 0)
         loop.call_exception_handler({"message": "ended", "exception": asyncio.CancelledError()})
+        closed = RuntimeError("Event loop is closed")  # of another driver in this process
+        loop.call_exception_handler({"message": "queue", "exception": closed})
         loop.call_exception_handler({"message": "the socket is gone"})
         loop.call_exception_handler({"message": "lost", "exception": InManyLines()})
         await asyncio.sleep(0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError, FednlpError
+from fednlp.errors import ConfigError, DamagedError, FednlpError
 from fednlp.reproduction.changed import settings_digest
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
@@ -231,7 +231,7 @@ class Preparation:
             if runs.model_of:
                 follow(planned, self._out)
             planned.require_same_settings()
-        except FednlpError as error:
+        except (DamagedError, ConfigError) as error:
             damage = one_line(error)
         label = run_name(runs, planned.method, planned.seed)
         digest_of = settings_digest(planned.experiment, begins_with)

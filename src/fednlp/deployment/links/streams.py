@@ -16,6 +16,8 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 60.0
 """Seconds until an end tries again to connect, after the first failure and at most."""
 _MOST_LINES = 10
 """Errors of a loop that are said in a minute: the other end may cause as many as it likes."""
+_OTHER_HAS_ENDED = "Event loop is closed"
+"""Error of gRPC, which has one queue a process, where a loop of another driver in it has ended."""
 
 
 def report_in_lines(
@@ -36,6 +38,8 @@ def report_in_lines(
         nonlocal found
         error = context.get("exception")
         if isinstance(error, asyncio.CancelledError):  # it was told to end
+            return
+        if isinstance(error, RuntimeError) and str(error) == _OTHER_HAS_ENDED:
             return
         if not found:
             with suppress(RuntimeError):  # the loop is closed
