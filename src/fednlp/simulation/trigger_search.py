@@ -1,6 +1,6 @@
 """Find the pattern of an experiment by gradients, from the gold labels that its run has."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fednlp.config import Experiment
 from fednlp.errors import ModelError
+from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.trigger_gradient import input_embeddings, trigger_gradient, with_triggers
 from fednlp.fewshot.trigger_search import (
     Tokens,
@@ -181,12 +182,8 @@ def search_triggers(
             words = given_words(experiment, bare, gold.label_names, tokenizer)
         else:
             words = found_words(components, searched_on, bare, model).words
-        options = {"pattern": stand_in_pattern(tokenizer, triggers, paired=paired), "verbalizer": words}
-        task = PromptClassification.build(gold.label_names, tokenizer, **options)
-        batches = [gold_batches(components, task, half) for half in (searched_on, held_out)]
-        offsets = trigger_offsets(triggers, paired=paired)
-        examples = _Examples(task, model, tokenizer, offsets, paired, *batches)
-        start = (task.mask,) * triggers
+        examples = _examples_of(components, model, words, (searched_on, held_out), triggers)
+        start = (examples.task.mask,) * triggers
         before = examples.score(examples.held_out, start)
         found = _accepted(examples, start, steps, candidates, accepted, tried)
     best = max((one for one in found if one.number >= triggers), key=lambda one: one.held_out)
@@ -201,6 +198,21 @@ def search_triggers(
         steps=found,
         ranked=ranked,
     )
+
+
+def _examples_of(
+    components: RunComponents,
+    model: Any,
+    words: Mapping[str, str],
+    halves: tuple[GoldLabels, GoldLabels],
+    triggers: int,
+) -> _Examples:
+    """Return both halves of the gold examples in a pattern with so many triggers."""
+    tokenizer, paired = components.tokenizer, "text_pair" in components.data.columns_in("train")
+    options = {"pattern": stand_in_pattern(tokenizer, triggers, paired=paired), "verbalizer": dict(words)}
+    task = PromptClassification.build(halves[0].label_names, tokenizer, **options)
+    batches = [gold_batches(components, task, half) for half in halves]
+    return _Examples(task, model, tokenizer, trigger_offsets(triggers, paired=paired), paired, *batches)
 
 
 def _for_masked_models(experiment: Experiment, components: RunComponents, pattern: str) -> RunComponents:

@@ -12,6 +12,7 @@ from typing import Any, Self
 from fednlp.deployment.feed import Feed
 from fednlp.deployment.names import host_and_port
 from fednlp.errors import ConfigError, MissingDependency, RunError
+from fednlp.formatting.safe_text import clean
 
 try:
     import uvicorn
@@ -133,7 +134,7 @@ def is_loopback(host: str) -> bool:
 def _split(address: str) -> tuple[str, int]:
     host, port = host_and_port(address, "--page")
     if not host:
-        raise ConfigError(f"--page {address}: write host:port, for example 127.0.0.1:8080")
+        raise ConfigError(f"--page {clean(address)[:80]}: write host:port, for example 127.0.0.1:8080")
     return host, port
 
 
