@@ -191,6 +191,11 @@ def test_words_need_no_quotes_in_an_override(tmp_path: Path) -> None:
     assert experiment.name == "e"
 
 
+def test_the_mark_that_some_editors_begin_a_file_with_is_no_mistake(tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text("\ufeffseed = 3\n[data]\nname = '20news'\n", encoding="utf-8")
+    assert config.load(tmp_path / "e.toml").seed == 3
+
+
 CONSTANT = {"round_schedule": "constant", "warmup_rounds": 0, "minimum_rate": 0.0}
 """The server's learning rate over the rounds."""
 DEFAULTS: dict[str, dict[str, Any]] = {

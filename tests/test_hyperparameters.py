@@ -193,7 +193,12 @@ def test_settings_that_do_not_go_together_are_no_combination(experiment: Make, t
         ({"data.test_fraction": [0.1, 0.2]}, {}, "cannot be tuned"),
         ({"fedprox:algorithm.mu": [0.1, 1.0]}, {}, "fedprox is not compared; choose from fedavg"),
         (RATES, {"trials": 4}, "fedavg has 3 combinations .* at most 3 trials"),
-        (RATES, {"trials": 1}, "nothing to choose"),
+        (
+            RATES,
+            {"trials": 0},
+            "0 trials of a method cannot be compared: let --trials, or trials, be at least 2",
+        ),
+        (RATES, {"trials": 1}, "1 trial of a method cannot be compared"),
         (RATES, {"rounds": 1}, "1 round cannot be halved for 3 trials: give at least 2 rounds"),
         ({}, {}, "a search needs methods, and values"),
         (RATES, {"methods": []}, "a search needs methods, and values"),
@@ -268,7 +273,7 @@ def test_several_settings_in_one_option_are_those_of_several_options(grid: dict[
             "model.peft={a.b=1,c.d=2},{a.b=3}",
             {"model.peft": [{"a": {"b": 1}, "c": {"d": 2}}, {"a": {"b": 3}}]},
         ),
-        ("model.name_or_path=it's,a,b.1=2,c=d", {"model.name_or_path": ["it's", "a"], "b.1": ["2", "c=d"]}),
+        ("model.name_or_path=it's,a,b.1=2,c=d", {"model.name_or_path": ["it's", "a"], "b.1": [2, "c=d"]}),
     ],
 )
 def test_a_comma_and_a_key_begin_the_next_setting(text: str, grid: dict[str, list[Any]]) -> None:
@@ -299,7 +304,18 @@ def test_each_setting_in_an_option_has_values(text: str) -> None:
         parse_grid([text])
 
 
-@pytest.mark.parametrize("text", ["1]\nx = [2", "1], x = [2", "9" * 5000, "[" * 5000, "1, ,", '"a', "\0"])
+@given(
+    st.lists(
+        st.integers(-9, 9) | st.floats(-1, 1) | st.booleans() | st.sampled_from(["sgd", "a b"]), min_size=1
+    )
+)
+def test_each_value_is_read_by_itself(values: list[Any]) -> None:
+    """A text among numbers does not make texts of these."""
+    written = [value if isinstance(value, str) else json.dumps(value) for value in values]
+    assert parse_grid([f"client.x={','.join(written)}"]) == {"client.x": values}
+
+
+@pytest.mark.parametrize("text", ["1]\nx = [2", "1\nx = 2", "1], x = [2", "9" * 5000, "[" * 5000, '"a', "\0"])
 def test_odd_values_are_texts(text: str) -> None:
     (values,) = parse_grid([f"client.learning_rate={text}"]).values()
     assert values == [one.strip() for one in text.split(",") if one.strip()]

@@ -36,6 +36,8 @@ def opened(line: str) -> str:
 def test_the_file_that_is_written_is_the_default(tmp_path: Path) -> None:
     write_template(tmp_path / "site.toml")
     assert load_policy(tmp_path / "site.toml") == SitePolicy()
+    (tmp_path / "site.toml").write_text("\ufeff" + (tmp_path / "site.toml").read_text())
+    assert load_policy(tmp_path / "site.toml") == SitePolicy(), "some editors begin a file with this mark"
 
 
 def test_every_key_stands_in_the_file_below_its_meaning(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A real reproduction with tiny experiments: budget, page, stopping and going on, and errors in one line."""
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Callable
@@ -557,6 +558,25 @@ def test_mistakes_are_one_line(
     assert not list(here.iterdir())
 
 
+def test_a_manifest_that_is_a_pipe_is_refused_at_once(here: Path) -> None:
+    os.mkfifo(here / "pipe.toml")
+    with pytest.raises(ConfigError, match=r"pipe\.toml cannot be read: .*a pipe or a device, no file"):
+        find_papers([str(here / "pipe.toml")])
+
+
+def test_the_list_shows_no_control_characters(
+    manifest: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paper = tomllib.loads(manifest.read_text()) | {"title": "t\x1b[2J"}
+    paper["entry"][0]["shows"] = "things\x1b[2J\nmore"
+    paper["entry"][4]["impossible"] = "a drawing\x1b[2J"
+    manifest.write_text(tomli_w.dumps(paper))
+    monkeypatch.setattr(sys, "argv", ["fednlp", "reproduce", str(manifest), "--list"])
+    with pytest.raises(SystemExit):
+        main()
+    assert "\x1b" not in capsys.readouterr().out
+
+
 def test_the_list_has_every_entry(
     manifest: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -585,6 +605,36 @@ def test_a_damaged_run_is_named_and_the_others_are_made(manifest: Path, here: Pa
     assert found["table1"]["state"] == "in part"
     assert figures(found["table1"])["here"]["B"].keys() >= {"0", "1"}
     assert found["figure1"]["state"] == "made"
+
+
+def test_a_finished_run_without_its_settings_is_named_and_the_others_are_made(
+    manifest: Path, here: Path
+) -> None:
+    out = here / "out"
+    reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, out)
+    settings = out / "runs/quick/fedavg-seed0/resolved.toml"
+    settings.unlink()
+    reproduce(Request([str(manifest)]), 3600, out)
+    found = findings(out)
+    assert found["table1"]["reason"] == f"failed: {settings} is damaged (it is missing): remove the folder"
+    assert found["table1"]["state"] == "in part"
+    assert found["figure1"]["state"] == "made"
+
+
+def test_the_time_of_a_killed_run_is_counted(manifest: Path, here: Path) -> None:
+    """It has rounds, but no call lived to write down how long they took."""
+    out, late = here / "out", Late()
+    reproduce(Request([str(manifest)], ["figure1"]), 1500, out, late, lambda: late.time)
+    rounds = out / "runs/slow/fedavg-seed0/rounds.jsonl"
+    lines = [json.loads(line) | {"seconds": 500.0} for line in rounds.read_text().splitlines()]
+    rounds.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    record = json.loads((out / "reproduction.json").read_text())
+    (out / "reproduction.json").write_text(json.dumps(record | {"seconds": {}, "cpu_seconds": {}}))
+    reproduce(Request([str(manifest)], ["figure1"]), 1e5, out, late, lambda: late.time)
+    record = json.loads((out / "reproduction.json").read_text())
+    assert len(lines) == 2
+    assert record["seconds"] == {"runs/slow/fedavg-seed0": 2 * 500.0 + 2 * 1000.0}
+    assert record["cpu_seconds"] == {}, "that of the first two rounds is not known"
 
 
 def test_a_finished_run_without_all_of_its_rounds_is_damaged(manifest: Path, here: Path) -> None:

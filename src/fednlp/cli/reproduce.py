@@ -94,6 +94,7 @@ def _show(papers: "list[Paper]", only: list[str]) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from fednlp.formatting.safe_text import clean
     from fednlp.reproduction.reproduce import is_asked
 
     console = Console()
@@ -104,7 +105,7 @@ def _show(papers: "list[Paper]", only: list[str]) -> None:
             "what it shows",
             box=None,
             pad_edge=False,
-            title=Text(f"{paper.number or paper.name}  {paper.title}"),
+            title=Text(clean(f"{paper.number or paper.name}  {paper.title}")),
             title_justify="left",
         )
         table.columns[0].no_wrap = True
@@ -112,7 +113,9 @@ def _show(papers: "list[Paper]", only: list[str]) -> None:
         for entry in paper.entries:
             if is_asked(entry, only):
                 minutes, needs = _facts(paper, entry)
-                table.add_row(entry.id, minutes, Text.assemble(entry.shows, "\n", (needs, "dim")))
+                table.add_row(
+                    entry.id, minutes, Text.assemble(clean(entry.shows), "\n", (clean(needs), "dim"))
+                )
         if table.row_count:
             console.print(table, "")
 

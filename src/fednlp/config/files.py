@@ -30,7 +30,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
     """
     path = shipped(Path(path))
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8"))
+        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment file {path}{near_experiments(path)}") from None
     except (ValueError, RecursionError, OSError) as error:  # a number of too many digits among them

@@ -182,7 +182,7 @@ def load_policy(path: Path) -> SitePolicy:
         ConfigError: It cannot be read, or something in it is wrong; every mistake is listed.
     """
     try:
-        document = tomllib.loads(regular(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(regular(path).read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(
             f"there is no site file {path}: write one with fednlp join site --init --policy {path} --data FILE"

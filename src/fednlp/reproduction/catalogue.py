@@ -9,6 +9,7 @@ from pathlib import Path
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from fednlp.disk import regular
 from fednlp.errors import ConfigError
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.suggestions import did_you_mean
@@ -52,7 +53,7 @@ def read_paper(path: Path) -> Paper:
         ConfigError: It cannot be read, or says something wrong.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = regular(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise ConfigError(f"there is no manifest {path}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -7,7 +7,6 @@ from statistics import fmean
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job
 from fednlp.simulation.compare import Planned
-from fednlp.simulation.run_dir import RunDir
 
 _SLOWEST = 50.0
 
@@ -54,8 +53,7 @@ def _expected(
     left = job.left
     if 0 < left < 1 and job.name in record.seconds:
         taken = float(record.seconds[job.name])
-        lines = RunDir(job.folder).round_lines()
-        in_rounds = min(float(sum(line.get("seconds", 0) for line in lines)), taken)
+        in_rounds = min(job.seconds_in_rounds, taken)
         return taken - in_rounds + in_rounds * left / (1 - left)
     same = seeds.get(_without_seed(job))
     return left * (fmean(same) if same else slower * job.expected)

@@ -43,6 +43,12 @@ class Record(Shape):
             self.cpu_seconds[job] = round(self.cpu_seconds.get(job, 0) + cpu_seconds, 2)
         self.seconds[job] = round(self.seconds.get(job, 0) + seconds, 2)
 
+    def spent_at_least(self, job: str, seconds: float) -> None:
+        """Correct the time of a job that was killed before it was written down; its CPU time is unknown then."""
+        if seconds > self.seconds.get(job, 0):
+            self.seconds[job] = round(seconds, 2)
+            self.cpu_seconds.pop(job, None)
+
 
 @contextmanager
 def opened(out: Path) -> Iterator[Record]:

@@ -82,6 +82,13 @@ class Job:
         rounds = self.work.experiment.num_rounds
         return max(1 - len(RunDir(self.folder).round_lines()) / rounds, 0.5 / rounds)
 
+    @property
+    def seconds_in_rounds(self) -> float:
+        """The seconds that the rounds took that are done; 0 for a partition."""
+        if not isinstance(self.work, Planned):
+            return 0.0
+        return float(sum(line.get("seconds", 0) for line in RunDir(self.folder).round_lines()))
+
     def carry_out(self, callback: Callback) -> None:
         """Do what is left.
 
@@ -231,7 +238,7 @@ class Preparation:
             if runs.model_of:
                 follow(planned, self._out)
             planned.require_same_settings()
-        except (DamagedError, ConfigError) as error:
+        except (DamagedError, ConfigError, OSError) as error:
             damage = one_line(error)
         label = run_name(runs, planned.method, planned.seed)
         digest_of = settings_digest(planned.experiment, begins_with)

@@ -112,6 +112,7 @@ class Making:
 
     def _carry_out(self, job: Job) -> bool:
         """Do one job, and write down why it failed, if it did; return whether the budget lasted for it."""
+        self._record.spent_at_least(job.name, job.seconds_in_rounds)
         begun, computed = self._now(), _cpu_seconds()
         try:
             job.carry_out(_Deadline(self._callback, self._end, self._now))

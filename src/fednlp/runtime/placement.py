@@ -113,7 +113,7 @@ def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None =
 
 def _read(path: Path) -> dict[str, list[int]]:
     try:
-        return _MAPPING.validate_python(tomllib.loads(path.read_text(encoding="utf-8")), strict=True)
+        return _MAPPING.validate_python(tomllib.loads(path.read_text(encoding="utf-8-sig")), strict=True)
     except FileNotFoundError:
         raise ConfigError(f"runtime.gpu_mapping: there is no file {path}") from None
     except tomllib.TOMLDecodeError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fednlp import config
+from fednlp.checked_json import damaged
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
@@ -77,6 +78,9 @@ class Planned:
         """
         if self.state == "new":
             return
+        settings = self.folder / "resolved.toml"
+        if not settings.is_file():
+            raise damaged(settings, FileNotFoundError("it is missing"), "remove the folder")
         changed = config.differences(RunDir(self.folder).experiment(), self.experiment)
         if changed:
             raise RunError(

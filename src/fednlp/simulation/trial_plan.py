@@ -121,10 +121,14 @@ def plan_searches(
 
     Raises:
         ConfigError: A key is unknown, cannot be chosen, has one value, or is of no method; or a method has few
-            labels, or fewer combinations than ``trials``.
+            labels, or fewer combinations than ``trials``; or ``trials`` is less than 2.
     """
     if not methods or not grid:
         raise ConfigError("a search needs methods, and values to choose from for a setting at least")
+    if trials is not None and trials < 2:
+        raise ConfigError(
+            f"{plural(trials, 'trial')} of a method cannot be compared: let --trials, or trials, be at least 2"
+        )
     values = {key: _different(key, choices) for key, choices in grid.items()}
     accepted, added = _accepted(experiment, methods, values)
     options = {method: _combinations(experiment, method, accepted[method]) for method in methods}

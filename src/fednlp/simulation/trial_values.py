@@ -38,7 +38,9 @@ def parse_grid(texts: Sequence[str]) -> dict[str, list[Any]]:
                 f"--tune {key} is given twice: say it once, --tune {key}={given[key]},{values}, or leave one out"
             )
         given[key] = values
-    return {key: _values(values) for key, values in given.items()}
+    return {
+        key: [_value(one.strip()) for one in _pieces(values) if one.strip()] for key, values in given.items()
+    }
 
 
 def _settings(option: str) -> list[str]:
@@ -70,12 +72,14 @@ def _pieces(text: str) -> list[str]:
     return pieces
 
 
-def _values(text: str) -> list[Any]:
+def _value(text: str) -> Any:
+    """Return a value as TOML reads it, or else as text.
+
+    >>> _value("1e-3"), _value("[1, 2]"), _value("sgd")
+    (0.001, [1, 2], 'sgd')
+    """
     try:
-        found = tomllib.loads(f"values = [{text}]")
+        found = tomllib.loads(f"value = {text}")
     except (ValueError, RecursionError):  # a number of too many digits among them
-        found = {}
-    if {*found} == {"values"}:  # else the text ends the list and goes on with a key of its own
-        values: list[Any] = found["values"]
-        return values
-    return [one.strip() for one in text.split(",") if one.strip()]
+        return text
+    return found["value"] if {*found} == {"value"} else text  # it may go on with a key of its own
