@@ -19,7 +19,7 @@ from fednlp.reproduction.agreement import standard_error
 from fednlp.reproduction.catalogue import find_papers
 from fednlp.reproduction.expecting import expected_seconds, slowness
 from fednlp.reproduction.folder import Record
-from fednlp.reproduction.jobs import Preparation
+from fednlp.reproduction.jobs import Preparation, expected_minutes
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
@@ -587,10 +587,26 @@ def test_the_list_has_every_entry(
     text = capsys.readouterr().out
     lines = text.splitlines()
     begun = [line.split()[0] for line in lines[2:] if line and not line.startswith(" ")]
-    assert begun == ["table1", "figure1", "table2", "table3", "figure2", "figure3", "figure4", "figure5"]
+    ids = ["table1", "figure1", "table2", "table3", "figure2", "figure3", "figure4", "figure5"]
+    assert begun == [*ids, "together"]
     assert max(map(len, lines)) <= 80
     assert "--data agnews=DIR" in text
     assert "not made: a drawing" in text
+    assert "the first seeds take 1000000001; shared runs count once" in text
+
+
+def test_shared_runs_are_expected_once(manifest: Path) -> None:
+    paper = find_papers([str(manifest)])[str(manifest)]
+    table1, figure1, figure4, figure5 = (
+        [entry for entry in paper.entries if entry.id == name]
+        for name in ("table1", "figure1", "figure4", "figure5")
+    )
+    assert expected_minutes(paper, table1) == (pytest.approx(2 * 2 * 0.1), False)
+    assert expected_minutes(paper, table1, 1) == (pytest.approx(2 * 0.1), False)
+    assert expected_minutes(paper, figure1) == (pytest.approx(0.2), True)
+    assert expected_minutes(paper, [*figure1, *figure4]) == (pytest.approx(0.2 + 0.1), False)
+    assert expected_minutes(paper, figure5) == (pytest.approx(2 * 10 / 60), True)
+    assert expected_minutes(paper, [*figure5, *figure5]) == expected_minutes(paper, figure5)
 
 
 @pytest.mark.parametrize("name", ["summary.json", "resolved.toml", "rounds.jsonl"])

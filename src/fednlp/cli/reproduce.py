@@ -110,14 +110,21 @@ def _show(papers: "list[Paper]", only: list[str]) -> None:
         )
         table.columns[0].no_wrap = True
         table.columns[1].justify = "right"
-        for entry in paper.entries:
-            if is_asked(entry, only):
-                minutes, needs = _facts(paper, entry)
-                table.add_row(
-                    entry.id, minutes, Text.assemble(clean(entry.shows), "\n", (clean(needs), "dim"))
-                )
-        if table.row_count:
+        asked = [entry for entry in paper.entries if is_asked(entry, only)]
+        for entry in asked:
+            minutes, needs = _facts(paper, entry)
+            table.add_row(entry.id, minutes, Text.assemble(clean(entry.shows), "\n", (clean(needs), "dim")))
+        if asked:
+            table.add_row("together", *_together(paper, asked))
             console.print(table, "")
+
+
+def _together(paper: "Paper", entries: "list[Entry]") -> tuple[str, str]:
+    """Return the minutes of all seeds of entries together, and how many of them the first seeds take."""
+    from fednlp.reproduction.jobs import expected_minutes
+
+    first, every = (expected_minutes(paper, entries, seeds)[0] for seeds in (1, 100))
+    return f"{every:.0f}", f"the first seeds take {first:.0f}; shared runs count once"
 
 
 def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str]:
@@ -126,7 +133,7 @@ def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str]:
 
     if entry.impossible:
         return "–", f"not made: {entry.impossible}"
-    minutes, measured = expected_minutes(paper, entry)
+    minutes, measured = expected_minutes(paper, [entry])
     made_by = dict.fromkeys(paper.runs[key].experiment for key in paper.runs_of(entry))
     data = [f"--data {name}=DIR" for name in needed_data(paper, entry)]
     return (

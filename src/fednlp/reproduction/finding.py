@@ -114,7 +114,7 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
     drawn = [picture for picture, _ in charts_of(work.paper, entry, curves)]
     finished = sum(job in evidence.outcomes for job in jobs)
     reason = evidence.reasons.get(work.id, "")
-    minutes, measured = expected_minutes(work.paper, entry)
+    minutes, measured = expected_minutes(work.paper, [entry])
     return Finding(
         id=entry.id,
         title=entry.title,

@@ -314,14 +314,24 @@ def _lacking(missing: Sequence[str], in_part: bool) -> str:
     return f"needs the folder of published files: `{flags}`"
 
 
-def expected_minutes(paper: Paper, entry: Entry) -> tuple[float, bool]:
-    """Return the expected minutes of an entry with all seeds, and whether all of them were measured."""
-    used = [paper.runs[key] for key in paper.runs_of(entry)]
-    first = [paper.runs[runs.model_of] for runs in used if runs.model_of]
-    minutes = sum(one.minutes * len([*one.methods, *one.baselines]) * one.seeds for one in used)
-    minutes += sum(one.minutes for one in first)
-    minutes += sum(one.seeds for one in entry.partitions.values()) * _PARTITION_SECONDS / 60
-    return minutes, all(one.measured for one in (*used, *first))
+def expected_minutes(paper: Paper, entries: Sequence[Entry], most_seeds: int = 100) -> tuple[float, bool]:
+    """Return the expected minutes of entries, and whether all of them were measured.
+
+    Args:
+        paper: The paper.
+        entries: Some of its tables and figures; what several of them share counts once.
+        most_seeds: At most so many seeds.
+    """
+    keys = dict.fromkeys(key for entry in entries for key in paper.runs_of(entry))
+    first = dict.fromkeys(model for key in keys if (model := paper.runs[key].model_of) and model not in keys)
+    used, others = ([paper.runs[key] for key in some] for some in (keys, first))
+    minutes = sum(
+        one.minutes * len([*one.methods, *one.baselines]) * min(one.seeds, most_seeds) for one in used
+    )
+    minutes += sum(one.minutes for one in others)
+    made = {partition_name(one): one for entry in entries for one in entry.partitions.values()}
+    minutes += sum(min(one.seeds, most_seeds) for one in made.values()) * _PARTITION_SECONDS / 60
+    return minutes, all(one.measured for one in (*used, *others))
 
 
 def one_line(error: Exception) -> str:
