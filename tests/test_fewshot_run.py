@@ -39,6 +39,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "gold alone": {"fewshot": FEW | {"pacing": "none"}},
     "static": {"fewshot": FEW | {"pacing": "static", "f": 2, "per_client": 5}, "algorithm.name": "fedprox"},
     "curriculum": {"fewshot": FEW, "algorithm.name": "fedopt"},
+    "labels from round 3 on": {"fewshot": FEW | {"f": 2, "first_labelling": 3}},
     "wrong labels": {"fewshot": FEW | {"noisy_client_fraction": 0.3, "detect_label_noise": True}},
     "search by gold labels": {
         "fewshot": FEW | {"pacing": "search", "trial_rounds": 2, "gold": 60, "gamma": 100.0},
@@ -427,6 +428,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"fewshot": FEW | {"pacing": "search", "trial_rounds": 4}, "num_rounds": 4},
         "trial_rounds = 4: a search for a pace takes so many rounds at least, and the run has 4",
     ),
+    "begun without labels": (
+        {"fewshot": FEW | {"pacing": "none", "first_labelling": 2}},
+        "first_labelling = 2: no client labels with",
+    ),
+    "begun by a search": (
+        {"fewshot": FEW | {"pacing": "search", "first_labelling": 2}},
+        "the search says when clients label",
+    ),
+    "begun without gold": (
+        {"fewshot": FEW | {"gold": 0, "first_labelling": 2}, "task": {"prompt": "bbc"}},
+        "nothing to train on before",
+    ),
+    "begun too late": (
+        {"fewshot": FEW | {"first_labelling": 5}, "num_rounds": 4},
+        "no client would label in 4 rounds",
+    ),
     "check": ({"fewshot": FEW | {"detect_label_noise": True}, "secure.protocol": "secagg"}, "there to hide"),
 }
 
@@ -774,6 +791,28 @@ def test_label_counts_of_the_model_are_the_run_without_the_key(experiment: Make)
     assert canonical(plain) == canonical(said)
     assert "label_counts" not in canonical(plain)["fewshot"]
     assert differences(plain, true) == ["fewshot.label_counts: None -> truth"]
+
+
+@pytest.mark.parametrize("pacing", ["static", "curriculum"])
+def test_before_the_first_labelling_gold_labels_alone_train(
+    pacing: str, experiment: Make, outcome: Outcome, tmp_path: Path
+) -> None:
+    few = FEW | {"pacing": pacing, "per_client": 5, "f": 2}
+    short = {"num_rounds": 2, "fewshot": few | {"pacing": "none"}}
+    gold = fednlp.run(experiment(short), tmp_path / "gold")
+    run = fednlp.run(experiment({"num_rounds": 6, "fewshot": few | {"first_labelling": 3}}), tmp_path / "run")
+    lines = lines_of(run)
+    assert [bool(line.get("labelling")) for line in lines] == [False, False, True, False, True, False]
+    assert [line["train_loss"] for line in lines[:2]] == [line["train_loss"] for line in lines_of(gold)]
+    assert [line["labels"]["pseudo"] > 0 for line in lines] == [False, False, True, True, True, True]
+    if pacing == "static":
+        assert lines[2]["labels"]["pseudo"] == 3 * 5, "the first labelling of the pace, by three clients"
+
+
+def test_labels_from_the_first_round_on_are_the_run_without_the_key(experiment: Make) -> None:
+    plain, said = (experiment({"fewshot": FEW | more}) for more in ({}, {"first_labelling": 1}))
+    assert canonical(plain) == canonical(said)
+    assert "first_labelling" not in canonical(plain)["fewshot"]
 
 
 def test_true_label_counts_and_class_balance_contradict(experiment: Make) -> None:

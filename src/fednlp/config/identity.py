@@ -9,6 +9,7 @@ _LATER = (
     ("evaluation", "federated", False),
     ("evaluation", "server_model", False),
     ("exchange", "send", "updates"),
+    ("fewshot", "first_labelling", 1),
     ("fewshot", "label_counts", "model"),
     ("partition", "test_sets", "assigned"),
     ("pull", "norm", "l2"),

@@ -212,7 +212,8 @@ class PseudoLabels:
         """Return whether clients label in a round."""
         if self.search is not None:
             return self.search.order.labelling > 0
-        return self.fewshot.pacing != "none" and is_labelling_round(self.pace, number, 1)
+        first = self.fewshot.first_labelling
+        return self.fewshot.pacing != "none" and is_labelling_round(self.pace, number, first)
 
     def _stream(self, round_number: int) -> int:
         """Return the number that a round's clients are drawn with; the same for all trials of a search."""

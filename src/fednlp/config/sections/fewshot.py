@@ -15,14 +15,14 @@ class Fewshot(Section):
     texts pseudo labels: a fixed number of them (``static``), ever more of them (``curriculum``), or at a pace that
     is searched for while the run goes on (``search``). ``f``, ``n`` and ``k`` are the pace: every f rounds n
     clients label, and k percent more of their texts each time; the surest of all, or of each label with
-    ``class_balanced``. With ``label_counts = "truth"``, a client gives as many of each label as its texts truly
-    have, as the authors' code does; this reads hidden labels, and is for simulations. A search tries the paces of
-    ``pace_grid``, and is repeated ``max_searches`` times at most.
-    Its ``trials`` are at once on groups of idle clients, or one after the other. They are judged by ``validation``
-    labelled texts that the server has, or with 0 by half of the gold labels of each class, which are held out; by the
-    mean probability of the true labels, or by the accuracy (``trial_score``). A gain is divided by what the whole
-    round costs, or by what its labels cost alone (``trial_cost``).
-    ``filter_ratio`` is the share of each client's texts that a ``filter`` leaves to be labelled.
+    ``class_balanced``. The first of these rounds is ``first_labelling``; before it, gold labels alone train the
+    model. With ``label_counts = "truth"``, a client gives as many of each label as its texts truly have, as the
+    authors' code does; this reads hidden labels, and is for simulations. A search tries the paces of ``pace_grid``,
+    and is repeated ``max_searches`` times at most. Its ``trials`` are at once on groups of idle clients, or one
+    after the other. They are judged by ``validation`` labelled texts that the server has, or with 0 by half of the
+    gold labels of each class, which are held out; by the mean probability of the true labels, or by the accuracy
+    (``trial_score``). A gain is divided by what the whole round costs, or by what its labels cost alone
+    (``trial_cost``). ``filter_ratio`` is the share of each client's texts that a ``filter`` leaves to be labelled.
     ``noisy_client_fraction`` of the clients with gold labels have wrong ones; ``detect_label_noise`` takes the gold
     labels of suspected clients for unlabelled.
     """
@@ -33,6 +33,7 @@ class Fewshot(Section):
     f: PositiveInt = 5
     n: PositiveInt = 2
     k: Annotated[float, Field(gt=0, le=100)] = 1.0
+    first_labelling: PositiveInt = 1
     per_client: PositiveInt = 100
     class_balanced: bool = False
     label_counts: Literal["model", "truth"] = "model"
