@@ -3,6 +3,7 @@
 import csv
 import itertools
 import json
+import shutil
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -319,6 +320,24 @@ def test_each_value_is_read_by_itself(values: list[Any]) -> None:
 def test_odd_values_are_texts(text: str) -> None:
     (values,) = parse_grid([f"client.learning_rate={text}"]).values()
     assert values == [one.strip() for one in text.split(",") if one.strip()]
+
+
+def test_a_trial_without_its_rounds_or_settings_is_named(experiment: Make, tmp_path: Path) -> None:
+    folder = tmp_path / "trials"
+    tune(experiment(), ["fedavg"], RATES, folder, rounds=4)
+    rounds = sorted(folder.glob("*/rounds.jsonl"))[0]
+    kept = rounds.read_bytes()
+    rounds.write_bytes(b"")
+    with pytest.raises(RunError, match=rf"{rounds} is damaged \(0 of \d rounds?\): remove the folder"):
+        tune(experiment(), ["fedavg"], RATES, folder, rounds=4)
+    rounds.write_bytes(kept)
+    (finished,) = sorted(folder.glob("*/summary.json"))[:1]
+    settings = finished.with_name("resolved.toml")
+    settings.unlink()
+    with pytest.raises(RunError, match=rf"{settings} is damaged \(it is missing\): remove the folder"):
+        tune(experiment(), ["fedavg"], RATES, folder, rounds=4)
+    shutil.rmtree(settings.parent)
+    assert tune(experiment(), ["fedavg"], RATES, folder, rounds=4)["fedavg"].chosen
 
 
 def _folder_bytes(folder: Path) -> dict[str, bytes]:

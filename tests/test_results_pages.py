@@ -74,7 +74,7 @@ def test_the_runs_had_the_settings_of_the_experiments_as_they_are(tmp_path: Path
 
     A key that came later changes nothing if :mod:`fednlp.config.identity` knows its default.
     """
-    settings = Preparation(tmp_path, {}).settings(shipped())
+    settings = Preparation(tmp_path, {}).expected(shipped()).settings
     partitions = {
         partition_name(made, seed)
         for paper in shipped()

@@ -59,7 +59,13 @@ class RunError(FednlpError):
 
 
 class DamagedError(RunError):
-    """A file is cut short, or does not hold what it should."""
+    """A file is cut short, or does not hold what it should.
+
+    Attributes:
+        what: The file, and what is wrong with it, without the advice of the message.
+    """
+
+    what: str = ""
 
 
 class TooFewClients(RunError):

@@ -264,8 +264,9 @@ def test_a_table_of_sizes_is_typed_and_kept() -> None:
             ConfigError, match=r"data\.train_size = .*: give a whole number of 1 or more, or such"
         ):
             config.parse(document, overrides=[f"data.train_size={typed}"])
-    with pytest.raises(ConfigError, match="put a name with a dot in quotes"):
-        config.parse(document, overrides=["data.test_size={plone.app.locales=3}"])
+    for typed in ("{plone.app.locales=3}", "{Süd=3}", "{a b=3}"):
+        with pytest.raises(ConfigError, match=r"put a name with other characters than .* in quotes"):
+            config.parse(document, overrides=[f"data.test_size={typed}"])
 
 
 def test_the_command_line_draws_of_a_silo(tmp_path: Path) -> None:

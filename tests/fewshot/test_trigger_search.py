@@ -1,6 +1,7 @@
 """Patterns found by gradients: gains against differences, a search that never falls, and only gold labels looked at."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -33,7 +34,7 @@ from fednlp.fewshot.trigger_search import (
 from fednlp.models.pretrained import load_tokenizer
 from fednlp.simulation.components import build_components
 from fednlp.simulation.gold_scores import gold_rows, held_out_half
-from fednlp.simulation.prompt_search import gold_of, search_words
+from fednlp.simulation.prompt_search import gold_of, search_words, write_prompts
 from fednlp.simulation.trigger_search import FoundPattern, search_triggers
 from fednlp.tasks.prompt_classification import PromptClassification
 
@@ -554,6 +555,39 @@ def test_the_command_in_words(typed: Callable[..., Result]) -> None:
     refused = typed(*QUICK, task={"prompt": "mine.toml"})
     assert "found.toml is there already: name another file with --out" in str(refused.exception)
     assert typed(*QUICK, "--out", "found.toml", task={"prompt": "mine.toml"}).stdout == result.stdout
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("few.toml", "is no file of prompts that may be replaced"),
+        ("pipe", "is no file of prompts that may be replaced"),
+        ("empty", "is no file of prompts that may be replaced"),
+        (".", "is a folder: name a file in it, such as found.toml"),
+        ("bbc", "is the name of prompts that come with fednlp"),
+    ],
+)
+@pytest.mark.parametrize("options", [QUICK, ()])
+def test_nothing_but_prompts_is_written_over(
+    out: str, said: str, options: tuple[str, ...], typed: Callable[..., Result], tmp_path: Path
+) -> None:
+    """The experiment itself, which a user may name by mistake, among other things."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "empty").touch()
+    result = typed(*options, "--out", out, task={"prompt": "mine.toml"})
+    assert said in str(result.exception)
+    assert not result.stdout
+    assert "[fewshot]" in (tmp_path / "few.toml").read_text()
+    assert (tmp_path / "pipe").is_fifo()
+
+
+def test_what_no_file_of_prompts_may_say_is_refused(tmp_path: Path) -> None:
+    words = {"a\nb": "one", "c": "two"}
+    with pytest.raises(ConfigError, match="no control characters"):
+        write_prompts(tmp_path / "odd.toml", "s", "{text} {mask}", words)
+    with pytest.raises(ConfigError, match="no control characters"):
+        write_prompts(tmp_path / "o\x1b[31md.toml", "s", "{text} {mask}", {"a": "one", "c": "two"})
+    assert not list(tmp_path.iterdir())
 
 
 def test_patterns_are_ranked_by_the_gold_labels_held_out(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from fednlp.errors import ConfigError, DamagedError
 from fednlp.reproduction.agreement import LARGEST, STANDINGS, Claim, Verdict, judge, measured
@@ -100,6 +101,11 @@ def test_the_overview_says_how_many_claims_agree_and_how_surely(first: Any, seco
     whole = f"| claims that agree | {f'{sum(agree)} of {decided}' if decided else '–'} |"
     surely = [f"| claims that {one} | {count} |" for one, count in zip(STANDINGS, agree, strict=False)]
     assert tiles == [whole, *(surely if any(agree) else [])]
+
+
+def test_a_ratio_that_cannot_be_is_refused() -> None:
+    with pytest.raises(ValidationError, match="no ratio is at least 3 and at most 2"):
+        claim("ratio", at_least=3.0, at_most=2.0)
 
 
 def test_pages_without_claims_have_no_table_of_them() -> None:
@@ -203,6 +209,7 @@ def test_what_was_found_stands_on_the_side_of_the_bounds_that_the_verdict_is_for
 ) -> None:
     """Also where it is so near to a bound that three digits would not tell."""
     least = a / b * (1 + 1e-9) if near else least
+    most = max(least, most)
     made = claim("ratio", at_least=least, at_most=most)
     rows = {"A": {0: a}, "B": {0: b}}
     verdict, found = judge(made, rows), measured(made, rows)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 import tomllib
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from fednlp.simulation.callback import NullCallback
 
 Document = Callable[..., dict[str, Any]]
 
+REMEDY = "remove the folder, and run the command again"
 QUICK = ["fedavg-seed0", "fedopt-seed0", "fedavg-seed1", "fedopt-seed1"]
 
 
@@ -201,6 +203,24 @@ def test_a_mistake_in_the_manifest_is_said(manifest: Path, here: Path) -> None:
     reproduce(Request([str(manifest)], ["table3", "figure3"]), 0, here / "out", callback)
     (line,) = [line for line in lines if "cannot be made" in line]
     assert line.startswith("table3 cannot be made: algorithm.name: there is no algorithm")
+
+
+def test_a_budget_that_is_too_small_is_said(manifest: Path, here: Path) -> None:
+    said: list[str] = []
+
+    class Said(NullCallback):
+        def log(self, text: str) -> None:
+            said.append(text)
+
+    request = Request([str(manifest)], ["figure1"])
+    reproduce(request, 5, here / "out", Said())
+    assert re.fullmatch(
+        r"nothing is begun in the [\d.]+ s left: what takes least needs about 12 s; give a larger --budget",
+        said[-1],
+    )
+    said.clear()
+    reproduce(request, 0, here / "out", Said())
+    assert not said, "the pages alone were asked for"
 
 
 def test_nothing_begins_that_does_not_fit(manifest: Path, here: Path) -> None:
@@ -632,7 +652,7 @@ def test_a_finished_run_without_its_settings_is_named_and_the_others_are_made(
     settings.unlink()
     reproduce(Request([str(manifest)]), 3600, out)
     found = findings(out)
-    assert found["table1"]["reason"] == f"failed: {settings} is damaged (it is missing): remove the folder"
+    assert found["table1"]["reason"] == f"failed: {settings} is damaged (it is missing): {REMEDY}"
     assert found["table1"]["state"] == "in part"
     assert found["figure1"]["state"] == "made"
 

@@ -80,7 +80,10 @@ def damaged(path: Path, error: Exception, remedy: str = "run the experiment agai
         error: What is wrong with it.
         remedy: Advice for the end of the message.
     """
-    return DamagedError(f"{path} is damaged ({error}): {remedy}")
+    what = f"{path} is damaged ({error})"
+    found = DamagedError(f"{what}: {remedy}")
+    found.what = what
+    return found
 
 
 def no_run_directory(folder: Path) -> RunError:

@@ -128,10 +128,13 @@ def searched(
     """Find a word for each label from the gold labels of an experiment, or a pattern with --triggers."""
     from fednlp import config
     from fednlp.errors import ConfigError
+    from fednlp.simulation.prompt_search import require_place
 
     if triggers is None and (steps, candidates) != (None, None):
         raise ConfigError("--steps and --candidates are for --triggers: say --triggers 3, for example")
     asked = config.load(experiment, set_ or ())
+    if out is not None:
+        require_place(out)
     if triggers is None:
         _search_words(asked, out, as_json)
     else:

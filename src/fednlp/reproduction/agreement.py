@@ -73,6 +73,8 @@ class Claim(BaseModel):
             raise ValueError(f"{self.kind} is of two rows")
         if self.kind == "ratios fall" and (len(self.rows) < 4 or len(self.rows) % 2):
             raise ValueError("ratios fall is of two pairs of rows, or more")
+        if self.at_least > self.at_most:
+            raise ValueError(f"no ratio is at least {self.at_least:g} and at most {self.at_most:g}")
         return self
 
 

@@ -1,6 +1,7 @@
-"""Leaves out what others found with other settings: by an experiment file that was changed since, or with ``--set``."""
+"""Leaves out what others found with other settings, such as by ``--set``, or on other data."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,26 @@ from fednlp.reproduction.naming import digest
 from fednlp.reproduction.results import Results
 
 _PLACES = ("data.path", "data.test_path", "data.validation_path")
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the runs of the papers have here.
+
+    Attributes:
+        settings: Digests of their settings (:func:`settings_digest`), by name of the run.
+        choices: What decides, beside the files, which examples a run has, by name of the run.
+        data: Digests of the data (:func:`data_digest`) of finished runs, by these choices; grows as others are joined.
+    """
+
+    settings: Mapping[str, str]
+    choices: Mapping[str, str]
+    data: dict[str, str]
+
+
+def data_digest(fingerprint: str) -> str:
+    """Return eight hex digits that tell data apart by their fingerprint."""
+    return digest(fingerprint)
 
 
 def settings_digest(experiment: Experiment, begins_with: str = "") -> str:
@@ -47,6 +68,27 @@ def with_same_settings(
         name
         for name, run in results.runs.items()
         if run.settings and expected.get(name) not in (None, run.settings)
+    }
+    return with_backed_figures(with_runs(results, lambda name: name not in other), papers)[0], sorted(other)
+
+
+def with_same_data(
+    results: Results, papers: Mapping[str, Paper], expected: Expected
+) -> tuple[Results, list[str]]:
+    """Return what others found without the runs on other data than those here, and the names of these.
+
+    The data of runs that nobody had before are noted. A run of which they are not known stays.
+
+    Args:
+        results: What others found.
+        papers: The papers by name.
+        expected: What the runs have here.
+    """
+    other = {
+        name
+        for name, run in results.runs.items()
+        if run.data and name in expected.choices
+        if expected.data.setdefault(expected.choices[name], run.data) != run.data
     }
     return with_backed_figures(with_runs(results, lambda name: name not in other), papers)[0], sorted(other)
 

@@ -8,7 +8,7 @@ from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.reports.document import Picture
 from fednlp.reproduction.backed import with_backed_figures, with_runs_of
-from fednlp.reproduction.changed import with_same_settings
+from fednlp.reproduction.changed import Expected, with_same_data, with_same_settings
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
@@ -59,7 +59,7 @@ def read_joined(
     pages: Iterable[str],
     out: Path,
     papers: Iterable[Paper],
-    settings: Mapping[str, str],
+    expected: Expected,
     log: Callable[[str], None],
 ) -> list[Joined]:
     """Read folders of pages, each once; what cannot be joined is left out, and said so.
@@ -68,7 +68,7 @@ def read_joined(
         pages: The folders. One may have vanished, or lie where this reproduction lies now.
         out: The folder of this reproduction.
         papers: The papers that are shown.
-        settings: Digests of the settings here by name of the run.
+        expected: What the runs have here.
         log: Takes what is to be said.
 
     Raises:
@@ -93,12 +93,12 @@ def read_joined(
         f"write it again there with fednlp reproduce --budget 0s, or leave it out of --join and of {record}"
     )
     by_name = {paper.name: paper for paper in papers}
-    names, joined = {*settings, *_partitions(by_name.values())}, []
+    names, joined = {*expected.settings, *_partitions(by_name.values())}, []
     for page in places:
         of_these = with_runs_of(_of_these(read_results(page, remedy), by_name, page, log), names)
         backed = _with_backed_figures(of_these, by_name, page, log)
-        of_same = _with_same_settings(backed, by_name, settings, page, log)
-        joined.append(Joined(*with_pictures(of_same, page)))
+        of_same = _with_same_settings(backed, by_name, expected.settings, page, log)
+        joined.append(Joined(*with_pictures(_with_same_data(of_same, by_name, expected, page, log), page)))
     return joined
 
 
@@ -208,6 +208,23 @@ def _with_same_settings(
         log(
             f"{page}: {plural(len(other), 'run')} had other settings than here, by --set or by an experiment file that "
             f"was changed since, and what was found by them is left out: {_some(other)}"
+        )
+    return kept
+
+
+def _with_same_data(
+    results: Results,
+    papers: Mapping[str, Paper],
+    expected: Expected,
+    page: Path,
+    log: Callable[[str], None],
+) -> Results:
+    """Return results without the runs that were trained on other data than here, or than in an earlier folder."""
+    kept, other = with_same_data(results, papers, expected)
+    if other:
+        log(
+            f"{page}: {plural(len(other), 'run')} had other data than the same experiment has here, or in a folder "
+            f"that was joined before, and what was found by them is left out: {_some(other)}"
         )
     return kept
 

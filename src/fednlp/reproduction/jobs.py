@@ -10,8 +10,8 @@ from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError, DamagedError, FednlpError
-from fednlp.reproduction.changed import settings_digest
+from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
+from fednlp.reproduction.changed import Expected, data_digest, settings_digest
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
 from fednlp.reproduction.moved import follow
@@ -30,8 +30,10 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.compare import Planned, complete, plan
 from fednlp.simulation.partitioning import partition_source
 from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.same_data import SameData, choice_of
 
 _PARTITION_SECONDS = 10.0
+_REMEDY = "remove the folder, and run the command again"
 FIGURES = "figures.json"
 """The file of a partition's figures; written last."""
 
@@ -49,6 +51,7 @@ class Job:
         work: What is to be done: a run of a comparison, or the settings of a partition.
         damage: What is wrong with a run that lies there already; empty where nothing is.
         settings: A digest of what decides a run's result; empty for partitions, whose names say it.
+        same_data: Checks the data of a run against those of others.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Job:
     work: Planned | Experiment
     damage: str = ""
     settings: str = ""
+    same_data: SameData = field(default_factory=SameData)
 
     @property
     def kind(self) -> str:
@@ -96,7 +100,7 @@ class Job:
             FednlpError: As for :func:`fednlp.run` and ``fednlp partition``; what is done is kept.
         """
         if isinstance(self.work, Planned):
-            complete(self.work, callback)
+            complete(self.work, callback, self.same_data)
             return
         found = partition_source(self.work, self.folder / "partition.npz", self.folder, callback.log)
         RunDir(self.folder).write_json(FIGURES, found)
@@ -160,15 +164,20 @@ class Preparation:
     ) -> None:
         self._out, self._data, self._overrides, self._most_seeds = out, data, overrides, most_seeds
         self._planned: dict[tuple[str, str], list[Job]] = {}
+        self._same_data = SameData()
 
-    def settings(self, papers: Iterable[Paper]) -> dict[str, str]:
-        """Return the digests of the settings of all runs of papers by label, also of those whose data are missing."""
-        found: dict[str, str] = {}
+    def expected(self, papers: Iterable[Paper]) -> Expected:
+        """Return what all runs of papers have here, also those whose data are missing."""
+        jobs: list[Job] = []
         for paper in papers:
             for key in paper.runs:
                 with suppress(FednlpError):  # what is wrong is said where the run is to be made
-                    found |= {job.label: job.settings for job in self._every_seed(paper, key)}
-        return found
+                    jobs += self._every_seed(paper, key)
+        return Expected(
+            {job.label: job.settings for job in jobs},
+            {job.label: choice_of(job.work.experiment) for job in jobs if isinstance(job.work, Planned)},
+            {choice: data_digest(found) for choice, found in self._same_data.known.items()},
+        )
 
     def prepare(self, paper: Paper, entry: Entry, joined: Sequence[Results] = ()) -> Work:
         """Return the jobs of a table or figure whose data are there, and why others are not among them.
@@ -233,16 +242,35 @@ class Preparation:
         return [self._run(runs, one, one.seed - experiment.seed, begins_with) for one in planned]
 
     def _run(self, runs: Runs, planned: Planned, seed: int, begins_with: str) -> Job:
-        name, damage = str(planned.folder.relative_to(self._out)), ""
+        return Job(
+            str(planned.folder.relative_to(self._out)),
+            run_name(runs, planned.method, planned.seed),
+            seed,
+            60 * runs.minutes,
+            planned.folder,
+            planned,
+            self._damage(runs, planned),
+            settings_digest(planned.experiment, begins_with),
+            self._same_data,
+        )
+
+    def _damage(self, runs: Runs, planned: Planned) -> str:
+        """Return what is wrong with a run that lies in its folder; empty where nothing is, or where there is none.
+
+        Raises:
+            RunError: There is a run of other settings.
+        """
         try:
             if runs.model_of:
                 follow(planned, self._out)
             planned.require_same_settings()
         except (DamagedError, ConfigError, OSError) as error:
-            damage = one_line(error)
-        label = run_name(runs, planned.method, planned.seed)
-        digest_of = settings_digest(planned.experiment, begins_with)
-        return Job(name, label, seed, 60 * runs.minutes, planned.folder, planned, damage, digest_of)
+            return one_line(error)
+        try:
+            self._same_data.add(planned.experiment, planned.folder)
+        except (RunError, OSError) as error:
+            return one_line(error)
+        return ""
 
     def _partitions(self, made: Partitioned) -> list[Job]:
         """Return the jobs of a partition that are asked for, one a seed."""
@@ -335,5 +363,6 @@ def expected_minutes(paper: Paper, entries: Sequence[Entry], most_seeds: int = 1
 
 
 def one_line(error: Exception) -> str:
-    """Return an error's message without line breaks."""
-    return " ".join(str(error).split())
+    """Return an error's message without line breaks; of a damaged file, with the advice that helps here."""
+    text = f"{error.what}: {_REMEDY}" if isinstance(error, DamagedError) and error.what else str(error)
+    return " ".join(text.split())

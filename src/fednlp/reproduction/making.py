@@ -77,9 +77,15 @@ class Making:
         """Carry out job after job while one fits."""
         lasts = True
         while lasts:
-            left = self._end - self._now()
-            chosen = choose(self._steps(), left)
+            left, steps = self._end - self._now(), self._steps()
+            chosen = choose(steps, left)
             if not chosen:
+                if steps and left > 0:
+                    least = min(sum(dict(step.jobs).values()) for step in steps)
+                    self._callback.log(
+                        f"nothing is begun in the {human_seconds(left)} left: what takes least needs about "
+                        f"{human_seconds(least)}; give a larger --budget"
+                    )
                 return
             job = self._jobs[chosen[0].jobs[0][0]]
             ahead = sum(dict(pair for step in chosen for pair in step.jobs).values())

@@ -19,8 +19,6 @@ from fednlp.reports.read import Run, read_run
 from fednlp.reports.sections.cross_client import read_cross_client
 from fednlp.reproduction.jobs import FIGURES, Job, one_line
 
-_REMEDY = "remove the folder and run the command again"
-
 
 @dataclass(frozen=True)
 class Partitioning:
@@ -97,7 +95,7 @@ def _read_run(folder: Path) -> Run:
     told = (run.summary or {}).get("rounds", 0)
     if type(told) is not int or len(run.rounds) < told:
         missing = ValueError(f"{len(run.rounds)} of {told} rounds")
-        raise damaged(folder / "rounds.jsonl", missing, _REMEDY)
+        raise damaged(folder / "rounds.jsonl", missing)
     return run
 
 
@@ -107,13 +105,13 @@ def _read_partition(folder: Path) -> Partitioning:
     try:
         figures = _Figures.model_validate(parse_json(regular(path).read_bytes(), _Figures))
     except (OSError, ValueError) as error:
-        raise damaged(path, error, _REMEDY) from error
+        raise damaged(path, error) from error
     try:
         with table.open(encoding="utf-8", newline="") as file:
             (_, *labels), *rows = csv.reader(file)
         counts = np.array([[int(cell) for cell in row[1:]] for row in rows], dtype=np.int64)
     except (OSError, ValueError, csv.Error) as error:
-        raise damaged(table, error, _REMEDY) from error
+        raise damaged(table, error) from error
     names = [text_of_csv(row[0]) for row in rows]
     view = overview_of_counts(counts, [text_of_csv(label) for label in labels], names)
     sizes = np.diff(Partition.load(folder / "partition.npz").train_offsets)

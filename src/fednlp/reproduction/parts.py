@@ -39,6 +39,7 @@ class FoundRun(Part):
             behind a plus sign.
         cores: Of that machine.
         settings: A digest of what decides its result; empty where it is not known, and for partitions.
+        data: A digest of its data's fingerprint; empty where it is not known, and for partitions.
     """
 
     finished: bool
@@ -47,6 +48,7 @@ class FoundRun(Part):
     processor: str = ""
     cores: Count = 0
     settings: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
+    data: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
 
 
 class FoundColumn(Part):

@@ -93,8 +93,8 @@ def reproduce(
         record.remember(names, request.data, [page for one in request.join if (page := page_folder(one))])
         shown = find_papers(_that_are_left(record.papers))
         preparation = Preparation(out, record.data, request.overrides, request.most_seeds)
-        settings = preparation.settings(shown.values()) if record.join else {}
-        joined = read_joined(record.join, out, shown.values(), settings, callback.log)
+        expected = preparation.expected(shown.values() if record.join else [])
+        joined = read_joined(record.join, out, shown.values(), expected, callback.log)
         found = [one.results for one in joined]
         works = [
             preparation.prepare(paper, entry, found) for paper in shown.values() for entry in paper.entries
@@ -110,7 +110,7 @@ def reproduce(
         try:
             making.make()
         finally:
-            evidence, drawn = _gather(works, making, record, joined)
+            evidence, drawn = _gather(works, making, record, joined, callback.log)
             here = find_results(shown, works, evidence)
             united = unite({paper.name: paper for paper in shown.values()}, here, found)
             pictures = shown_pictures(shown.values(), united, here, drawn, joined)
@@ -169,10 +169,17 @@ def _that_are_left(names: Sequence[str]) -> list[str]:
 
 
 def _gather(
-    works: Sequence[Work], making: Making, record: folder.Record, joined: Sequence[Joined]
+    works: Sequence[Work],
+    making: Making,
+    record: folder.Record,
+    joined: Sequence[Joined],
+    log: Callable[[str], None],
 ) -> tuple[Evidence, dict[str, Picture]]:
     """Return what is known of the jobs, and the pictures but curves, by name, that are drawn of what they left."""
+    said = set(making.failed)
     outcomes = read_outcomes((job for work in works for job in work.every), making.failed)
+    for name in making.failed.keys() - said:
+        log(making.failed[name])
     drawn = {work.id: list(draw_pictures(work, outcomes)) for work in works}
     found = {
         entry: [FoundPicture(name=one.name, caption=one.caption) for one in pictures]

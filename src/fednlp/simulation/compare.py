@@ -1,12 +1,11 @@
 """Compare algorithms and baselines over seeds; finished runs are not repeated."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from fednlp import config
-from fednlp.checked_json import damaged
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import ConfigError, RunError
@@ -16,6 +15,7 @@ from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.run import resume, run
 from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.same_data import SameData
 from fednlp.simulation.trial_plan import Settings
 
 
@@ -78,13 +78,11 @@ class Planned:
         """
         if self.state == "new":
             return
-        settings = self.folder / "resolved.toml"
-        if not settings.is_file():
-            raise damaged(settings, FileNotFoundError("it is missing"), "remove the folder")
         changed = config.differences(RunDir(self.folder).experiment(), self.experiment)
         if changed:
             raise RunError(
-                f"{self.folder} holds a run of other settings ({'; '.join(changed[:3])}): choose another --out"
+                f"{self.folder} holds a run of other settings ({'; '.join(changed[:3])}): remove it, or choose "
+                "another --out"
             )
 
 
@@ -178,21 +176,41 @@ def compare(
     done = sum(planned.state == "done" for planned in runs)
     if done:
         callback.log(f"{done} of {plural(len(runs), 'run')} done already")
+    same_data = same_data_of(runs)
     for planned in runs:
         try:
-            complete(planned, callback)
+            complete(planned, callback, same_data)
         except ConfigError as error:
             raise ConfigError(f"{planned.method}: {error}", error.problems) from None
     return runs
 
 
-def complete(planned: Planned, callback: Callback) -> None:
-    """Do what is left of one run of a comparison: all of it, the rest, or nothing.
+def same_data_of(runs: Iterable[Planned]) -> SameData:
+    """Return the check that runs are trained on the data of those that lie in their folders already.
 
     Raises:
-        FednlpError: As for :func:`fednlp.run`.
+        RunError: Two of these were trained on different data.
+    """
+    same_data = SameData()
+    for planned in runs:
+        same_data.add(planned.experiment, planned.folder)
+    return same_data
+
+
+def complete(planned: Planned, callback: Callback, same_data: SameData) -> None:
+    """Do what is left of one run of a comparison: all of it, the rest, or nothing.
+
+    Args:
+        planned: The run.
+        callback: Reports progress.
+        same_data: Of the comparison.
+
+    Raises:
+        FednlpError: As for :func:`fednlp.run`; or the data have changed since an earlier run.
     """
     if planned.state == "begun":
         resume(planned.folder, expected=planned.experiment, callback=callback)
     elif planned.state == "new":
+        same_data.require(planned.experiment)
         run(planned.experiment, planned.folder, callback=callback)
+    same_data.add(planned.experiment, planned.folder)

@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from fednlp import config
+from fednlp.checked_json import damaged
 from fednlp.config import Experiment
 from fednlp.disk import atomic
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.sums import DIVERGED
-from fednlp.formatting.units import is_share, metric_title, metric_value
+from fednlp.formatting.units import is_share, metric_title, metric_value, plural
 from fednlp.reports.client_tensors import keeps_tensors
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
@@ -25,6 +26,7 @@ from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.halving import Stage, best
 from fednlp.simulation.run import resume, run
 from fednlp.simulation.run_dir import RunDir, remedy
+from fednlp.simulation.same_data import SameData
 from fednlp.simulation.trial_plan import Candidate, MethodSearch, Settings, plan_searches, shown
 
 _FAILED = "failed.json"
@@ -105,8 +107,10 @@ def tune(
     )
     for search in searches:
         callback.log(search.describe())
-    trial = _TrialCallback(callback)
-    return {search.method: _searched(search, trial) for search in searches}
+    trial, same_data = _TrialCallback(callback), SameData()
+    for candidate in (one for search in searches for one in search.candidates):
+        same_data.add(candidate.experiment, candidate.folder)
+    return {search.method: _searched(search, trial, same_data) for search in searches}
 
 
 def tuning_table(results: Mapping[str, SearchResult]) -> Table:
@@ -201,14 +205,16 @@ class _TrialCallback:
         """Show nothing: the trial's line follows."""
 
 
-def _searched(search: MethodSearch, callback: _TrialCallback) -> SearchResult:
+def _searched(search: MethodSearch, callback: _TrialCallback, same_data: SameData) -> SearchResult:
     """Run what is left of one method's search."""
     results: list[list[tuple[float, float] | None]] = [[] for _ in search.candidates]
     left, metric = list(range(len(search.candidates))), ""
     for stage in search.plan[-1:] if search.in_full else search.plan:
         for number in left:
             candidate = search.candidates[number]
-            results[number].append(_result(candidate, None if search.in_full else stage.rounds, callback))
+            upto = None if search.in_full else stage.rounds
+            results[number].append(_result(candidate, upto, callback, same_data))
+            same_data.add(candidate.experiment, candidate.folder)
             metric = RunDir(candidate.folder).read_json("environment.json")["data"]["metric"]
             callback.log(_line(search, candidate, stage, results[number][-1], metric))
         last = {number: results[number][-1] for number in left}
@@ -246,7 +252,9 @@ def _line(
     return f"  {search.method} ({shown(candidate.changes)}): {what}{after}"
 
 
-def _result(candidate: Candidate, rounds: int | None, callback: _TrialCallback) -> tuple[float, float] | None:
+def _result(
+    candidate: Candidate, rounds: int | None, callback: _TrialCallback, same_data: SameData
+) -> tuple[float, float] | None:
     """Run a trial up to a round, or to its end; return its score and training loss there, None where it failed."""
     folder = RunDir(candidate.folder)
     if (candidate.folder / _FAILED).is_file():
@@ -258,6 +266,7 @@ def _result(candidate: Candidate, rounds: int | None, callback: _TrialCallback) 
             if (candidate.folder / "resolved.toml").is_file():
                 resume(candidate.folder, expected=candidate.experiment, callback=callback)
             else:
+                same_data.require(candidate.experiment)
                 run(candidate.experiment, candidate.folder, callback=callback)
         except _Paused:
             pass
@@ -288,7 +297,12 @@ def _validation_result(folder: RunDir, rounds: int | None) -> tuple[float, float
     environment, algorithm = folder.read_json("environment.json"), folder.read_json("algorithm.json")
     settings = folder.experiment()
     own = algorithm["personal_model"] is not None or keeps_tensors(settings.model_dump())
-    line = folder.round_lines()[-1] if rounds is None else _lines_at(folder, rounds)[0]
+    lines = folder.round_lines()[-1:] if rounds is None else _lines_at(folder, rounds)
+    if not lines:
+        wanted = settings.num_rounds if rounds is None else rounds
+        why = ValueError(f"{len(folder.round_lines())} of {plural(wanted, 'round')}")
+        raise damaged(folder.folder / "rounds.jsonl", why, "remove the folder, and run the command again")
+    line = lines[0]
     scores = line.get("evaluation", {})
     parts = ("personal", "global") if own or settings.algorithm.name == "local" else ("global", "personal")
     metric = environment["data"]["metric"]

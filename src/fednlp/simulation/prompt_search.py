@@ -14,10 +14,11 @@ import torch
 
 from fednlp.config import Experiment
 from fednlp.data.features import Features
-from fednlp.disk import atomic
+from fednlp.disk import atomic, regular
 from fednlp.errors import ConfigError
 from fednlp.fewshot.gold import GoldLabels
-from fednlp.fewshot.prompt_sets import decoder_patterns, load_prompts, parse_choice
+from fednlp.fewshot.prompt_file import prompts_of
+from fednlp.fewshot.prompt_sets import decoder_patterns, load_prompts, parse_choice, prompt_names
 from fednlp.fewshot.word_search import (
     assigned_words,
     candidate_words,
@@ -152,6 +153,26 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def require_place(path: Path) -> None:
+    """Check, before a search, that a file of prompts may be written to a place.
+
+    Raises:
+        ConfigError: Something else lies there than a file of prompts, or its name is that of prompts that come with
+            fednlp.
+    """
+    if str(path) in prompt_names():
+        raise ConfigError(f"--out {path} is the name of prompts that come with fednlp: name another file")
+    if path.is_dir():
+        raise ConfigError(f"--out {path} is a folder: name a file in it, such as {path / 'found.toml'}")
+    if path.exists():
+        try:
+            load_prompts(regular(path))
+        except (ConfigError, OSError):
+            raise ConfigError(
+                f"--out {path} is there, and is no file of prompts that may be replaced: name another file"
+            ) from None
+
+
 def write_prompts(path: Path, source: str, pattern: str, words: Mapping[str, str]) -> None:
     """Write a pattern and its words as a file for ``task.prompt``.
 
@@ -160,9 +181,14 @@ def write_prompts(path: Path, source: str, pattern: str, words: Mapping[str, str
         source: Where pattern and words come from.
         pattern: The pattern.
         words: The word of each label.
+
+    Raises:
+        ConfigError: The file's name or a label cannot stand in such a file.
+        RunError: It cannot be written.
     """
     table = {"name": path.stem, "source": source, "patterns": [pattern], "words": [dict(words)]}
-    with atomic(path) as file:
+    prompts_of(str(path), table)
+    with atomic(path, "name another file with --out") as file:
         file.write(tomli_w.dumps(table).encode())
 
 

@@ -144,6 +144,8 @@ class RunDir:
             RunError: The folder is no run directory.
         """
         path = self.folder / "resolved.toml"
+        if not path.is_file() and (self.folder / "summary.json").is_file():
+            raise damaged(path, FileNotFoundError("it is missing"), "remove the folder, and run it again")
         if not path.is_file():
             raise no_run_directory(self.folder)
         try:

@@ -29,8 +29,10 @@ def _one_or_by_silo(value: Any) -> Any:
     wanted = (
         "give a whole number of 1 or more, or such a number for each silo that is named: { captions = 1000 }"
     )
-    if table and any(isinstance(size, dict) for size in value.values()):
-        wanted += '; put a name with a dot in quotes: { "plone.app.locales" = 1000 }'
+    if isinstance(value, str) or (table and any(isinstance(size, dict) for size in value.values())):
+        wanted += (
+            '; put a name with other characters than A-Z, digits, - and _ in quotes: { "plone.app" = 1000 }'
+        )
     raise PydanticCustomError("size_type", wanted)
 
 
