@@ -440,10 +440,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"fewshot": FEW | {"gold": 0, "first_labelling": 2}, "task": {"prompt": "bbc"}},
         "nothing to train on before",
     ),
-    "begun too late": (
-        {"fewshot": FEW | {"first_labelling": 5}, "num_rounds": 4},
-        "no client would label in 4 rounds",
-    ),
     "check": ({"fewshot": FEW | {"detect_label_noise": True}, "secure.protocol": "secagg"}, "there to hide"),
 }
 

@@ -325,16 +325,17 @@ def test_odd_values_are_texts(text: str) -> None:
 def test_a_trial_without_its_rounds_or_settings_is_named(experiment: Make, tmp_path: Path) -> None:
     folder = tmp_path / "trials"
     tune(experiment(), ["fedavg"], RATES, folder, rounds=4)
-    rounds = sorted(folder.glob("*/rounds.jsonl"))[0]
+    finished = next(folder.glob("*/summary.json"))
+    rounds, settings = finished.with_name("rounds.jsonl"), finished.with_name("resolved.toml")
     kept = rounds.read_bytes()
     rounds.write_bytes(b"")
     with pytest.raises(RunError, match=rf"{rounds} is damaged \(0 of \d rounds?\): remove the folder"):
         tune(experiment(), ["fedavg"], RATES, folder, rounds=4)
     rounds.write_bytes(kept)
-    (finished,) = sorted(folder.glob("*/summary.json"))[:1]
-    settings = finished.with_name("resolved.toml")
     settings.unlink()
-    with pytest.raises(RunError, match=rf"{settings} is damaged \(it is missing\): remove the folder"):
+    with pytest.raises(
+        RunError, match=rf"{settings} is damaged \(it is missing\): put it back, or remove the folder"
+    ):
         tune(experiment(), ["fedavg"], RATES, folder, rounds=4)
     shutil.rmtree(settings.parent)
     assert tune(experiment(), ["fedavg"], RATES, folder, rounds=4)["fedavg"].chosen

@@ -14,7 +14,7 @@ from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.reproduction import Request, reproduce
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.same_data import SameData
+from fednlp.simulation.same_data import SameData, digest_of, files_of
 
 Make = Callable[..., Experiment]
 Document = Callable[..., dict[str, Any]]
@@ -39,7 +39,7 @@ def test_a_comparison_is_not_widened_on_other_data(own: Path, experiment: Make, 
     first = fednlp.compare(make, ["fedavg"], out=out)[0].folder
     before = shorten(own)
     with pytest.raises(
-        RunError, match=rf"the data have changed since {first} was trained: choose another --out"
+        RunError, match=rf"the data are not those that {first} was trained on: choose another --out"
     ):
         fednlp.compare(make, ["fedavg", "fedprox"], seeds=2, out=out)
     assert [path.name for path in out.iterdir()] == [first.name]
@@ -65,33 +65,92 @@ def test_trials_on_different_data_are_not_compared(own: Path, experiment: Make, 
     rates = {"client.learning_rate": [0.01, 0.1]}
     fednlp.tune(make, ["fedavg"], rates, folder, rounds=1)
     shorten(own)
-    with pytest.raises(RunError, match="the data have changed since"):
+    with pytest.raises(RunError, match="the data are not those that"):
         fednlp.tune(make, ["fedavg"], {"client.learning_rate": [0.01, 0.1, 1.0]}, folder, rounds=1, least=1)
 
 
-def test_the_same_files_elsewhere_are_the_same_data(own: Path, experiment: Make, tmp_path: Path) -> None:
+def test_the_same_rows_are_the_same_data_wherever_they_lie_and_however_they_are_divided(
+    own: Path, experiment: Make, tmp_path: Path
+) -> None:
     copy = Path(shutil.copy(own, tmp_path / f"copy{own.suffix}"))
-    first, second = (experiment({"data.path": str(path), "num_rounds": 1}) for path in (own, copy))
-    fingerprints = [
-        fednlp.run(one, tmp_path / name).read_json("environment.json")["data"]["fingerprint"]
-        for name, one in (("a", first), ("b", second))
+    ways: list[dict[str, Any]] = [
+        {"data.path": str(own)},
+        {"data.path": str(copy)},
+        {"data.path": str(own), "seed": 3, "partition.test_sets": "own-split"},
+        {"data.path": str(own), "evaluation.validation_fraction": 0.2},
+        {"data.path": str(own), "data.train_size": 60},
     ]
-    assert fingerprints[0] == fingerprints[1]
+    digests = [
+        digest_of(fednlp.run(experiment({"num_rounds": 1} | way), tmp_path / str(number)).folder)
+        for number, way in enumerate(ways)
+    ]
+    assert len(digests[0]) == 8
+    assert set(digests) == {digests[0]}
+    shorten(copy)
+    other = fednlp.run(experiment({"num_rounds": 1, "data.path": str(copy)}), tmp_path / "other")
+    assert digest_of(other.folder) not in digests
 
 
-def test_runs_whose_settings_choose_other_examples_are_not_checked(experiment: Make, tmp_path: Path) -> None:
+def test_seeds_with_own_splits_and_methods_with_prompts_are_compared(experiment: Make) -> None:
+    """The files are the same, though seeds divide them otherwise, and prompts are another task."""
+    split = {"partition.test_sets": "own-split"}
+    first, second = (experiment({**split, "seed": seed}).resolved() for seed in (0, 1))
+    assert files_of(first) == files_of(second)
+    few = {"fewshot": {"gold": 24, "pacing": "none"}}
+    prompt = {"task": {"pattern": "{text} {mask}", "verbalizer": {"a": "x", "b": "y"}}}
+    assert files_of(experiment(few)) == files_of(experiment(few | prompt))
+    assert files_of(experiment()) != files_of(experiment({"task.name": "causal-lm"}))
+
+
+def test_a_run_that_was_stopped_before_it_learnt_anything_takes_the_data_as_they_are(
+    own: Path, experiment: Make, stopping: Callable[..., Any], tmp_path: Path
+) -> None:
+    make, out = experiment({"data.path": str(own), "num_rounds": 2}), tmp_path / "out"
+    with stopping(rounds=0, pieces=1) as callback:
+        fednlp.compare(make, ["fedavg"], out=out, callback=callback)
+    begun = out / "fedavg-seed0"
+    assert (begun / "environment.json").is_file()
+    assert not digest_of(begun)
+    shorten(own)
+    assert len(fednlp.compare(make, ["fedavg", "fedprox"], out=out)) == 2
+    with stopping(rounds=0, pieces=1) as callback:
+        fednlp.compare(make, ["fedavg", "fedprox", "fedopt"], out=out, callback=callback)
+    shorten(own)
+    with pytest.raises(RunError, match=rf"the data are not those that {begun} was trained on"):
+        fednlp.compare(make, ["fedavg", "fedprox", "fedopt"], out=out)
+    assert not digest_of(out / "fedopt-seed0"), "nothing was trained on the other data"
+
+
+def test_a_comparison_has_the_data_of_the_trials_that_chose_its_settings(
+    own: Path, experiment: Make, tmp_path: Path
+) -> None:
+    """Also where the trials were done in an earlier call."""
+    make, same_data = experiment({"data.path": str(own), "num_rounds": 1}), SameData()
+    rates = {"client.learning_rate": [0.01, 0.1]}
+    fednlp.tune(make, ["fedavg"], rates, tmp_path / "tuning", rounds=1)
+    shorten(own)
+    found = fednlp.tune(make, ["fedavg"], rates, tmp_path / "tuning", rounds=1, same_data=same_data)
+    settings = {"fedavg": found["fedavg"].chosen}
+    with pytest.raises(RunError, match=r"the data are not those that .*tuning"):
+        fednlp.compare(make, ["fedavg"], out=tmp_path / "out", settings=settings, same_data=same_data)
+
+
+def test_runs_on_other_files_by_their_settings_are_not_checked(
+    own: Path, texts: Path, experiment: Make, tmp_path: Path
+) -> None:
     """Variants may have data of their own; without any run there is nothing to compare with."""
-    same, whole, sample = (
+    shorten(own)
+    same, first, second = (
         SameData(),
-        experiment({"num_rounds": 1}).resolved(),
-        experiment({"num_rounds": 1, "data.train_size": 60}).resolved(),
+        experiment({"num_rounds": 1, "data.path": str(texts)}).resolved(),
+        experiment({"num_rounds": 1, "data.path": str(own)}).resolved(),
     )
-    same.require(whole)
-    for name, one in (("whole", whole), ("sample", sample)):
+    same.require(first)
+    for name, one in (("first", first), ("second", second)):
         fednlp.run(one, tmp_path / name)
         same.add(one, tmp_path / name)
         same.require(one)
-    assert len(same.known) == 2
+    assert digest_of(tmp_path / "first") != digest_of(tmp_path / "second")
 
 
 @pytest.fixture
@@ -144,7 +203,7 @@ def test_seeds_of_one_table_have_the_same_data(manifest: Path, own: Path, tmp_pa
     reproduce(request, 3600, out)
     found = table(out)
     assert found["state"] == "in part"
-    assert "failed: the data have changed since" in found["reason"]
+    assert "failed: the data are not those that" in found["reason"]
     assert list(found["columns"][0]["figures"]["A"]) == ["0"]
     own.write_bytes(before)
     reproduce(request, 3600, out)
@@ -183,3 +242,20 @@ def test_two_joined_folders_with_different_data_are_not_averaged(
     reproduce(Request([str(manifest)], join=[first, second]), 0, out, said)
     assert list(table(out)["columns"][0]["figures"]["A"]) == ["0"]
     assert any(line.startswith(f"{second / 'page'}: 2 runs had other data") for line in said.lines)
+
+
+def test_a_seed_on_other_data_than_a_joined_one_is_not_made(
+    manifest: Path, own: Path, tmp_path: Path
+) -> None:
+    theirs, out = tmp_path / "theirs", tmp_path / "out"
+    reproduce(Request([str(manifest)], most_seeds=1), 3600, theirs)
+    before = shorten(own)
+    reproduce(Request([str(manifest)], join=[theirs]), 3600, out)
+    found = table(out)
+    assert list(found["columns"][0]["figures"]["A"]) == ["0"]
+    assert (
+        f"failed: the data are not those that quick.toml/fedavg-seed0 of {theirs / 'page'}" in found["reason"]
+    )
+    own.write_bytes(before)
+    reproduce(Request([str(manifest)]), 3600, out)
+    assert table(out)["state"] == "made"

@@ -43,6 +43,7 @@ class DataFacts(Shape):
     name: str | None = None
     source: str | None = None
     fingerprint: str | None = None
+    content: str | None = None
     task: str | None = None
     metric: str | None = None
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fednlp.reports.read import Run
     from fednlp.simulation.callback import Callback
     from fednlp.simulation.hyperparameters import SearchResult
+    from fednlp.simulation.same_data import SameData
 
 _SET = typer.Option(
     "--set",
@@ -147,13 +148,22 @@ def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups,
     from fednlp.reports.sections.clients import clients_table
     from fednlp.simulation.compare import compare as compare_runs
     from fednlp.simulation.hyperparameters import tuning_table
+    from fednlp.simulation.same_data import SameData
 
     experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
     with Console(again="run the same command again") as console:
-        tuned = _tuned(comparison, search, console)
+        same_data = SameData()
+        tuned = _tuned(comparison, search, console, same_data)
         chosen = {method: result.chosen for method, result in tuned.items()}
         runs = compare_runs(
-            experiment, algorithms, baselines, comparison.seeds, comparison.run_folder, console, chosen
+            experiment,
+            algorithms,
+            baselines,
+            comparison.seeds,
+            comparison.run_folder,
+            console,
+            chosen,
+            same_data,
         )
     groups: dict[str, list[Run]] = {}
     for planned in runs:
@@ -203,7 +213,7 @@ def _search_options(
 
 
 def _tuned(
-    comparison: _Comparison, search: dict[str, Any], callback: "Callback"
+    comparison: _Comparison, search: dict[str, Any], callback: "Callback", same_data: "SameData"
 ) -> "dict[str, SearchResult]":
     """Choose the settings of each method, if that is asked for."""
     from fednlp.simulation.hyperparameters import tune
@@ -212,7 +222,9 @@ def _tuned(
         return {}
     methods = [*comparison.algorithms, *comparison.baselines]
     folder = comparison.folder / "tuning"
-    return tune(comparison.experiment, methods, folder=folder, callback=callback, **search)
+    return tune(
+        comparison.experiment, methods, folder=folder, callback=callback, same_data=same_data, **search
+    )
 
 
 def _methods(experiment: "Experiment", algorithms: str | None) -> list[str]:

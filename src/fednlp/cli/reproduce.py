@@ -123,8 +123,8 @@ def _together(paper: "Paper", entries: "list[Entry]") -> tuple[str, str]:
     """Return the minutes of all seeds of entries together, and how many of them the first seeds take."""
     from fednlp.reproduction.jobs import expected_minutes
 
-    first, every = (expected_minutes(paper, entries, seeds)[0] for seeds in (1, 100))
-    return f"{every:.0f}", f"the first seeds take {first:.0f}; shared runs count once"
+    (first, _), (every, measured) = (expected_minutes(paper, entries, seeds) for seeds in (1, 100))
+    return _minutes(every, measured), f"the first seeds take {first:.0f}; shared runs count once"
 
 
 def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str]:
@@ -136,7 +136,9 @@ def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str]:
     minutes, measured = expected_minutes(paper, [entry])
     made_by = dict.fromkeys(paper.runs[key].experiment for key in paper.runs_of(entry))
     data = [f"--data {name}=DIR" for name in needed_data(paper, entry)]
-    return (
-        ("<1" if minutes < 1 else f"{minutes:.0f}") + ("" if measured else "?"),
-        "; ".join([", ".join(made_by) or "partitions", *data]),
-    )
+    return _minutes(minutes, measured), "; ".join([", ".join(made_by) or "partitions", *data])
+
+
+def _minutes(minutes: float, measured: bool) -> str:
+    """Return minutes as text, with a question mark where they are an estimate."""
+    return ("<1" if minutes < 1 else f"{minutes:.0f}") + ("" if measured else "?")

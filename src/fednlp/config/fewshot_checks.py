@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import BASELINES, Fewshot
-from fednlp.formatting.units import plural
 
 
 def fewshot_problems(experiment: ExperimentFields) -> list[str]:
@@ -25,7 +24,7 @@ def fewshot_problems(experiment: ExperimentFields) -> list[str]:
             "gold = 64, or give task.prompt and a fewshot.pacing"
         )
     if fewshot.first_labelling != 1:
-        found += _first_labelling_problems(experiment, fewshot)
+        found += _first_labelling_problems(fewshot, at_sites=experiment.data.at_sites)
     if fewshot.label_counts == "truth" and fewshot.class_balanced:
         found.append(
             'fewshot.label_counts = "truth" and fewshot.class_balanced are two rules for the number of pseudo labels '
@@ -56,19 +55,14 @@ def fewshot_problems(experiment: ExperimentFields) -> list[str]:
     return found
 
 
-def _first_labelling_problems(experiment: ExperimentFields, fewshot: Fewshot) -> Iterator[str]:
+def _first_labelling_problems(fewshot: Fewshot, *, at_sites: bool) -> Iterator[str]:
     """Yield why clients cannot begin to label in a round after the first."""
     given = f"fewshot.first_labelling = {fewshot.first_labelling}"
     if fewshot.pacing in ("none", "search"):
         why = "no client labels" if fewshot.pacing == "none" else "the search says when clients label"
-        yield f'{given}: {why} with fewshot.pacing = "{fewshot.pacing}": leave fewshot.first_labelling out'
-    elif not fewshot.gold and not experiment.data.at_sites:
-        yield f"{given}: without gold labels there is nothing to train on before: leave fewshot.first_labelling out"
-    elif fewshot.first_labelling > experiment.num_rounds:
-        yield (
-            f"{given}: no client would label in {plural(experiment.num_rounds, 'round')}: give num_rounds more, or "
-            "lower fewshot.first_labelling"
-        )
+        yield f'{given}: {why} with fewshot.pacing = "{fewshot.pacing}": set it to 1'
+    elif not fewshot.gold and not at_sites:
+        yield f"{given}: without gold labels there is nothing to train on before: set it to 1"
 
 
 def _search_problems(experiment: ExperimentFields, fewshot: Fewshot) -> Iterator[str]:

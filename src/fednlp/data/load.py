@@ -198,6 +198,7 @@ def _assemble(
         dropped=sum(part.dropped for part in parts),
         dropped_why=_why(parts),
         fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
+        content=hashlib.sha256(json.dumps([part.content for part in parts]).encode()).hexdigest(),
         silo=SILO if opened.silos else None,
         notes=opened.notes,
         delimiter=(opened.test or opened.train).delimiter,

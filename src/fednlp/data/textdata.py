@@ -41,6 +41,8 @@ class TextData:
         dropped_why: Why the first few of them were, for people; empty where there are none.
         fingerprint: SHA-256 of the content, of how it is read and of the split: equal for equal data,
             wherever it lies.
+        content: SHA-256 of the rows of the files alone, whatever they are read for and however they are divided; empty
+            where it is not known.
         own_tests: Whether the test examples are split off the examples of each client.
         silo: The column that names the silo of every row; None where the data are not of silos.
         notes: What was found out about the files, for people: silos, and what separates cells.
@@ -61,6 +63,7 @@ class TextData:
     dropped: int
     dropped_why: str
     fingerprint: str
+    content: str = ""
     own_tests: bool = False
     silo: str | None = None
     notes: tuple[str, ...] = ()

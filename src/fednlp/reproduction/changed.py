@@ -12,6 +12,7 @@ from fednlp.reproduction.backed import with_backed_figures, with_runs
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import digest
 from fednlp.reproduction.results import Results
+from fednlp.simulation.same_data import SameData
 
 _PLACES = ("data.path", "data.test_path", "data.validation_path")
 
@@ -22,18 +23,13 @@ class Expected:
 
     Attributes:
         settings: Digests of their settings (:func:`settings_digest`), by name of the run.
-        choices: What decides, beside the files, which examples a run has, by name of the run.
-        data: Digests of the data (:func:`data_digest`) of finished runs, by these choices; grows as others are joined.
+        files: What names the files of their data (:func:`fednlp.simulation.same_data.files_of`), by name of the run.
+        same_data: Knows the data of the runs that were trained here, and of those that were joined before.
     """
 
     settings: Mapping[str, str]
-    choices: Mapping[str, str]
-    data: dict[str, str]
-
-
-def data_digest(fingerprint: str) -> str:
-    """Return eight hex digits that tell data apart by their fingerprint."""
-    return digest(fingerprint)
+    files: Mapping[str, str]
+    same_data: SameData
 
 
 def settings_digest(experiment: Experiment, begins_with: str = "") -> str:
@@ -73,7 +69,7 @@ def with_same_settings(
 
 
 def with_same_data(
-    results: Results, papers: Mapping[str, Paper], expected: Expected
+    results: Results, papers: Mapping[str, Paper], expected: Expected, where: str
 ) -> tuple[Results, list[str]]:
     """Return what others found without the runs on other data than those here, and the names of these.
 
@@ -83,12 +79,13 @@ def with_same_data(
         results: What others found.
         papers: The papers by name.
         expected: What the runs have here.
+        where: The place of the results, for people.
     """
     other = {
         name
         for name, run in results.runs.items()
-        if run.data and name in expected.choices
-        if expected.data.setdefault(expected.choices[name], run.data) != run.data
+        if run.data and name in expected.files
+        if not expected.same_data.agrees(expected.files[name], run.data, f"{name} of {where}")
     }
     return with_backed_figures(with_runs(results, lambda name: name not in other), papers)[0], sorted(other)
 

@@ -220,7 +220,7 @@ def _with_same_data(
     log: Callable[[str], None],
 ) -> Results:
     """Return results without the runs that were trained on other data than here, or than in an earlier folder."""
-    kept, other = with_same_data(results, papers, expected)
+    kept, other = with_same_data(results, papers, expected, str(page))
     if other:
         log(
             f"{page}: {plural(len(other), 'run')} had other data than the same experiment has here, or in a folder "

@@ -6,11 +6,9 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 from fednlp.reports.read import Run
 from fednlp.reproduction.agreement import LARGEST, Claim, Values, Verdict, centre, judge, measured, spearman
-from fednlp.reproduction.changed import data_digest
 from fednlp.reproduction.curves import charts_of, found_curves
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work, expected_minutes, needed_data
@@ -21,6 +19,7 @@ from fednlp.reproduction.outcomes import Outcomes
 from fednlp.reproduction.parts import FoundBounds, FoundClaim, FoundColumn, FoundPicture, FoundRow, FoundRun
 from fednlp.reproduction.results import Finding, PaperResults, Results, State
 from fednlp.reproduction.used_data import used_data
+from fednlp.simulation.same_data import digest_of
 
 _LIBRARIES = ("fednlp", "torch", "transformers", "numpy", "python")
 
@@ -53,15 +52,8 @@ class Evidence:
             processor=" + ".join(str(where[key]) for key in ("processor", "gpu") if where.get(key)),
             cores=cores if isinstance(cores, int) else 0,
             settings=job.settings,
-            data=_data_of(where),
+            data=digest_of(run.folder) if run else "",
         )
-
-
-def _data_of(environment: Mapping[str, Any]) -> str:
-    """Return the digest of a run's data; empty for a hub's, whose fingerprint is not that of another machine."""
-    data = environment.get("data") or {}
-    name, found = data.get("name"), data.get("fingerprint")
-    return data_digest(found) if isinstance(found, str) and "/" not in str(name) else ""
 
 
 def find_results(papers: Mapping[str, Paper], works: Sequence[Work], evidence: Evidence) -> Results:

@@ -11,7 +11,7 @@ from typing import Any
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
-from fednlp.reproduction.changed import Expected, data_digest, settings_digest
+from fednlp.reproduction.changed import Expected, settings_digest
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
 from fednlp.reproduction.moved import follow
@@ -30,7 +30,7 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.compare import Planned, complete, plan
 from fednlp.simulation.partitioning import partition_source
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.same_data import SameData, choice_of
+from fednlp.simulation.same_data import SameData, files_of
 
 _PARTITION_SECONDS = 10.0
 _REMEDY = "remove the folder, and run the command again"
@@ -175,8 +175,8 @@ class Preparation:
                     jobs += self._every_seed(paper, key)
         return Expected(
             {job.label: job.settings for job in jobs},
-            {job.label: choice_of(job.work.experiment) for job in jobs if isinstance(job.work, Planned)},
-            {choice: data_digest(found) for choice, found in self._same_data.known.items()},
+            {job.label: files_of(job.work.experiment) for job in jobs if isinstance(job.work, Planned)},
+            self._same_data,
         )
 
     def prepare(self, paper: Paper, entry: Entry, joined: Sequence[Results] = ()) -> Work:
@@ -264,11 +264,13 @@ class Preparation:
             if runs.model_of:
                 follow(planned, self._out)
             planned.require_same_settings()
-        except (DamagedError, ConfigError, OSError) as error:
+        except (DamagedError, ConfigError) as error:
             return one_line(error)
+        except OSError as error:
+            return f"{planned.folder} cannot be read ({error.strerror}): mend that, or {_REMEDY}"
         try:
             self._same_data.add(planned.experiment, planned.folder)
-        except (RunError, OSError) as error:
+        except RunError as error:
             return one_line(error)
         return ""
 

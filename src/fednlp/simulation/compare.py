@@ -1,6 +1,6 @@
 """Compare algorithms and baselines over seeds; finished runs are not repeated."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,7 @@ def compare(
     out: Path | None = None,
     callback: Callback | None = None,
     settings: Mapping[str, Settings] | None = None,
+    same_data: SameData | None = None,
 ) -> list[Planned]:
     """Run the unfinished runs of a comparison; return all of its runs.
 
@@ -166,9 +167,11 @@ def compare(
         out: Folder of the comparison; by default ``runs/compare-<name>``.
         callback: Reports progress; by default as for :func:`fednlp.run`.
         settings: Settings of single methods over the common ones, such as those that :func:`fednlp.tune` chose.
+        same_data: Checks the data against those of other runs too, such as the trials of a search.
 
     Raises:
-        FednlpError: As for :func:`plan` and :func:`fednlp.run`; finished runs are kept.
+        FednlpError: As for :func:`plan` and :func:`fednlp.run`, or the data have changed since an earlier run;
+            finished runs are kept.
     """
     experiment = config.as_experiment(experiment)
     callback = _LogOnce(callback or default_callback())
@@ -176,25 +179,15 @@ def compare(
     done = sum(planned.state == "done" for planned in runs)
     if done:
         callback.log(f"{done} of {plural(len(runs), 'run')} done already")
-    same_data = same_data_of(runs)
+    same_data = same_data or SameData()
+    for planned in runs:
+        same_data.add(planned.experiment, planned.folder)
     for planned in runs:
         try:
             complete(planned, callback, same_data)
         except ConfigError as error:
             raise ConfigError(f"{planned.method}: {error}", error.problems) from None
     return runs
-
-
-def same_data_of(runs: Iterable[Planned]) -> SameData:
-    """Return the check that runs are trained on the data of those that lie in their folders already.
-
-    Raises:
-        RunError: Two of these were trained on different data.
-    """
-    same_data = SameData()
-    for planned in runs:
-        same_data.add(planned.experiment, planned.folder)
-    return same_data
 
 
 def complete(planned: Planned, callback: Callback, same_data: SameData) -> None:
@@ -208,9 +201,10 @@ def complete(planned: Planned, callback: Callback, same_data: SameData) -> None:
     Raises:
         FednlpError: As for :func:`fednlp.run`; or the data have changed since an earlier run.
     """
+    if planned.state != "done" and not RunDir(planned.folder).state.is_file():  # else resume checks them
+        same_data.require(planned.experiment, callback.log)
     if planned.state == "begun":
         resume(planned.folder, expected=planned.experiment, callback=callback)
     elif planned.state == "new":
-        same_data.require(planned.experiment)
         run(planned.experiment, planned.folder, callback=callback)
     same_data.add(planned.experiment, planned.folder)

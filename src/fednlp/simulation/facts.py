@@ -38,6 +38,7 @@ def write_facts(
         "name": data.name,
         "source": data.source,
         "fingerprint": data.fingerprint,
+        **({"content": data.content} if data.content else {}),
         **example_counts(data, partition),
         "labels": len(data.label_names) or None,
         "task": components.task.name,

@@ -61,6 +61,7 @@ def tune(
     least: int | None = None,
     validation_fraction: float = 0.2,
     callback: Callback | None = None,
+    same_data: SameData | None = None,
 ) -> dict[str, SearchResult]:
     """Choose the settings of each method on a validation part of the training examples.
 
@@ -78,6 +79,8 @@ def tune(
             ``rounds``, all trials are trained in full.
         validation_fraction: The share of each client's training examples that trials are compared on.
         callback: Reports progress; by default as for :func:`fednlp.run`.
+        same_data: Checks the data of the trials; given to :func:`fednlp.compare` too, it checks those of its runs
+            against the trials'.
 
     Returns:
         The result of each method. :func:`fednlp.compare` takes the chosen settings as ``settings``:
@@ -85,7 +88,8 @@ def tune(
 
     Raises:
         ConfigError: As for :func:`plan_searches`.
-        RunError: All trials of a method failed: they diverged, or have no score.
+        RunError: All trials of a method failed: they diverged, or have no score; or the data have changed since an
+            earlier trial.
         FednlpError: As for :func:`fednlp.run`.
     """
     experiment = config.as_experiment(experiment)
@@ -107,7 +111,7 @@ def tune(
     )
     for search in searches:
         callback.log(search.describe())
-    trial, same_data = _TrialCallback(callback), SameData()
+    trial, same_data = _TrialCallback(callback), same_data or SameData()
     for candidate in (one for search in searches for one in search.candidates):
         same_data.add(candidate.experiment, candidate.folder)
     return {search.method: _searched(search, trial, same_data) for search in searches}
@@ -263,10 +267,11 @@ def _result(
         callback.until = rounds if rounds is not None and rounds < candidate.experiment.num_rounds else None
         try:
             _drop_without_weights(folder)
+            if not folder.state.is_file():  # else resume checks the data
+                same_data.require(candidate.experiment, callback.log)
             if (candidate.folder / "resolved.toml").is_file():
                 resume(candidate.folder, expected=candidate.experiment, callback=callback)
             else:
-                same_data.require(candidate.experiment)
                 run(candidate.experiment, candidate.folder, callback=callback)
         except _Paused:
             pass

@@ -145,7 +145,7 @@ class RunDir:
         """
         path = self.folder / "resolved.toml"
         if not path.is_file() and (self.folder / "summary.json").is_file():
-            raise damaged(path, FileNotFoundError("it is missing"), "remove the folder, and run it again")
+            raise damaged(path, FileNotFoundError("it is missing"), "put it back, or remove the folder")
         if not path.is_file():
             raise no_run_directory(self.folder)
         try:

@@ -1,94 +1,102 @@
-"""Runs whose scores are compared are trained on the same data: the fingerprints that they keep say whether they are."""
+"""Runs whose scores are compared are trained on the same data: the digests that they keep say whether they are."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 from fednlp.checked_json import read_json
 from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.simulation.components import open_data
+from fednlp.simulation.run_dir import RunDir
+
+_DIGITS = 8
+_ONE_KIND = ("text-classification", "prompt-classification")
+"""Tasks that read the same rows; where no task is given, one of them is guessed, or another."""
 
 
 class SameData:
-    """Checks runs against the first one whose examples are chosen by the same settings.
+    """Checks the data of runs against that of the first whose settings name the same files.
 
     Others are not comparable: a variant may have data of its own.
     """
 
     def __init__(self) -> None:
-        self._first: dict[str, tuple[Path, str]] = {}
-        self._checked: set[str] = set()
+        self._first: dict[str, tuple[str, str]] = {}
+        self._opened: dict[str, str] = {}
 
-    @property
-    def known(self) -> dict[str, str]:
-        """The fingerprints of the data by choice of examples (:func:`choice_of`)."""
-        return {choice: fingerprint for choice, (_, fingerprint) in self._first.items()}
+    def agrees(self, files: str, digest: str, where: str) -> bool:
+        """Return whether data are those of the first run on the same files, which this one is if there is none.
+
+        Args:
+            files: What names the files (:func:`files_of`).
+            digest: Of the data (:func:`digest_of`).
+            where: The run, for people.
+        """
+        return self._first.setdefault(files, (where, digest))[1] == digest
 
     def add(self, experiment: Experiment, folder: Path) -> None:
-        """Check the data of a run that lies in a folder, if one does.
+        """Check the data of the run in a folder, if something was trained there.
 
         Args:
             experiment: Its configuration, resolved.
             folder: The run directory.
 
         Raises:
-            RunError: It was trained on other data than an earlier one, or its ``environment.json`` is damaged.
+            RunError: It was trained on other data than an earlier one, or one of its files is damaged.
         """
-        found = fingerprint_of(folder)
-        if found is None:
-            return
-        first, expected = self._first.setdefault(choice_of(experiment), (folder, found))
-        if found != expected:
+        digest = digest_of(folder)
+        if digest and not self.agrees(files_of(experiment), digest, str(folder)):
+            first = self._first[files_of(experiment)][0]
             raise RunError(
-                f"{folder} was trained on other data than {first}: the files have changed in between. Remove one of "
+                f"{folder} was trained on other data than {first}: the data have changed in between. Remove one of "
                 "them, or choose another --out"
             )
 
-    def require(self, experiment: Experiment) -> None:
-        """Check the data that a run is about to be trained on; they are opened at most once.
+    def require(self, experiment: Experiment, log: Callable[[str], None] = lambda text: None) -> None:
+        """Check the data that a run is about to be trained on; the files are opened once.
 
         Args:
             experiment: Its configuration, resolved.
+            log: Called with a message before each slow step.
 
         Raises:
             RunError: They are other data than those of an earlier run.
             DataError: They cannot be loaded.
         """
-        choice = choice_of(experiment)
-        if choice in self._checked or choice not in self._first:
+        files = files_of(experiment)
+        if files not in self._first:
             return
-        first, expected = self._first[choice]
-        if open_data(experiment).fingerprint != expected:
+        if files not in self._opened:
+            self._opened[files] = open_data(experiment, log).content[:_DIGITS]
+        first, digest = self._first[files]
+        if self._opened[files] != digest:
             raise RunError(
-                f"the data have changed since {first} was trained: choose another --out, or remove the runs of before"
+                f"the data are not those that {first} was trained on: choose another --out, or remove the earlier runs"
             )
-        self._checked.add(choice)
 
 
-def fingerprint_of(folder: Path) -> str | None:
-    """Return the fingerprint of the data that a run was begun with; None where there is no run.
+def digest_of(folder: Path) -> str:
+    """Return eight hex digits that tell the data of a run from others.
+
+    They are empty where nothing was trained, and of a run of before they were kept.
 
     Raises:
-        RunError: ``environment.json`` is damaged.
+        RunError: A file of the run is damaged.
     """
-    path = folder / "environment.json"
-    if not path.is_file():
-        return None
-    found: str | None = read_json(path, "remove the folder").get("data", {}).get("fingerprint")
-    return found
+    run, path = RunDir(folder), folder / "environment.json"
+    if not path.is_file() or not (run.state.is_file() or run.round_lines() or run.finished):
+        return ""
+    found: str | None = read_json(path, "remove the folder, and run the command again")["data"].get("content")
+    return (found or "")[:_DIGITS]
 
 
-def choice_of(experiment: Experiment) -> str:
-    """Return what decides, beside the files, which examples a run has and which of them are tests.
+def files_of(experiment: Experiment) -> str:
+    """Return what decides which files an experiment's data are, and which of their rows are examples.
 
     Args:
         experiment: Resolved.
     """
-    own = experiment.partition.test_sets == "own-split"
-    chosen = [
-        experiment.data.model_dump(),
-        experiment.task.configured,
-        experiment.partition.given().get("field"),
-        [experiment.partition.model_dump(), experiment.seed] if own else None,
-    ]
+    task = experiment.task.configured
+    chosen = [experiment.data.model_dump(), None if task in _ONE_KIND else task]
     return json.dumps(chosen, sort_keys=True, default=str)
