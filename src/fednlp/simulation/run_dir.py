@@ -141,12 +141,12 @@ class RunDir:
         """Read back the configuration.
 
         Raises:
-            RunError: The folder is no run directory.
+            RunError: The folder is no run directory, or the file is damaged.
         """
         path = self.folder / "resolved.toml"
-        if not path.is_file() and (self.folder / "summary.json").is_file():
-            raise damaged(path, FileNotFoundError("it is missing"), "put it back, or remove the folder")
-        if not path.is_file():
+        if not path.exists():
+            if (self.folder / "summary.json").is_file():
+                raise damaged(path, FileNotFoundError("it is missing"), "put it back, or remove the folder")
             raise no_run_directory(self.folder)
         try:
             return config.parse(read_toml(path), str(path))
