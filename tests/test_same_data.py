@@ -86,6 +86,10 @@ def test_the_same_rows_are_the_same_data_wherever_they_lie_and_however_they_are_
     ]
     assert len(digests[0]) == 8
     assert set(digests) == {digests[0]}
+    environment = tmp_path / "0/environment.json"
+    for older in ({}, {"data": {}}, {"data": {"content": None}}):
+        environment.write_text(json.dumps(older))
+        assert not digest_of(environment.parent), "of a run of before they were kept"
     shorten(copy)
     other = fednlp.run(experiment({"num_rounds": 1, "data.path": str(copy)}), tmp_path / "other")
     assert digest_of(other.folder) not in digests

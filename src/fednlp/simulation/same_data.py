@@ -87,7 +87,8 @@ def digest_of(folder: Path) -> str:
     run, path = RunDir(folder), folder / "environment.json"
     if not path.is_file() or not (run.state.is_file() or run.round_lines() or run.finished):
         return ""
-    found: str | None = read_json(path, "remove the folder, and run the command again")["data"].get("content")
+    known = read_json(path, "remove the folder, and run the command again")
+    found: str | None = known.get("data", {}).get("content")
     return (found or "")[:_DIGITS]
 
 
