@@ -19,7 +19,13 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 VOCABULARY = 30522
-SIZES = {"bert-tiny": (2, 128, 2), "minilm": (6, 384, 12), "distilbert": (6, 768, 12)}
+SIZES = {
+    "bert-tiny": (2, 128, 2),
+    "minilm": (6, 384, 12),
+    "distilbert": (6, 768, 12),
+    "bert-base": (12, 768, 12),
+    "roberta-large": (24, 1024, 16),
+}
 """Layers, width and heads."""
 
 Batch = tuple[Any, Any, Any]

@@ -2,14 +2,14 @@
 
     python benchmarks/precision.py                              # three sizes
     python benchmarks/precision.py --only minilm --steps 2
-    python benchmarks/precision.py --device cuda --steps 40     # on a GPU
+    python benchmarks/precision.py --device cuda --steps 40     # five sizes on a GPU
 
-BERT-tiny, a MiniLM (6 layers, width 384) and DistilBERT's size, with random weights and dropout 0.1; batch 8, length
-128, SGD, one torch thread, one worker. The bare loop is in float32, holds ready-made tensors and draws dropout by
-PyTorch's own functions. Its rounds and those of fednlp alternate, each in a process of its own, and a figure is the
-median of the ratios: in float32 by PyTorch's products, by those of oneDNN (``runtime.onednn``), and in
-bfloat16. On a GPU, the batches of the bare loop lie there beforehand, the loop is measured with PyTorch's autocast to
-bfloat16 too, and fednlp with float16. Prints a line of JSON for each size.
+BERT-tiny, a MiniLM (6 layers, width 384) and DistilBERT's size, and on a GPU those of BERT-base and RoBERTa-large, with
+random weights and dropout 0.1; batch 8, length 128, SGD, one torch thread, one worker. The bare loop is in float32,
+holds ready-made tensors and draws dropout by PyTorch's own functions. Its rounds and those of fednlp alternate, each in
+a process of its own, and a figure is the median of the ratios: in float32 by PyTorch's products, by those of oneDNN
+(``runtime.onednn``), and in bfloat16. On a GPU, the batches of the bare loop lie there beforehand, the loop is measured
+with PyTorch's autocast to bfloat16 too, and fednlp with float16. Prints a line of JSON for each size.
 """
 
 import argparse
@@ -40,6 +40,8 @@ SIDES: dict[str, dict[str, Any]] = {
     "oneDNN without dropout": {"onednn": True, "dropout": 0.0},
     "bf16": {"bf16": True},
 }
+ON_CPU = ("bert-tiny", "minilm", "distilbert")
+"""The sizes that are measured on a CPU unless others are named."""
 ON_GPU: dict[str, dict[str, Any]] = {
     **{name: SIDES[name] for name in SIDES if "oneDNN" not in name},
     "bare bf16": {"bare": True, "bf16": True},
@@ -117,7 +119,8 @@ def main() -> None:
     names = options.sides or [
         name for name in (SIDES if options.device == "cpu" else ON_GPU) if name != "bare"
     ]
-    for size in options.only or SIZES:
+    sizes = options.only or (SIZES if options.device == "cuda" else ON_CPU)
+    for size in sizes:
         found = measure(size, names, options.steps, options.rounds, options.device)
         print(json.dumps(found), flush=True)
 

@@ -137,6 +137,20 @@ def test_the_full_size_goes_over_the_rest_and_under_the_overrides(tmp_path: Path
     assert config.load(tmp_path / "e.toml", ["num_rounds=9"], full=True).num_rounds == 9
 
 
+def test_another_model_of_the_full_size_keeps_no_settings_of_the_smaller_one(tmp_path: Path) -> None:
+    """DistilBERT has other names for its dropout than BERT; the same model in another size keeps them."""
+    head = 'data = {name = "bbc"}\n[model]\nname_or_path = "bert-tiny"\n[model.config]\nhidden_dropout_prob = 0.0\n'
+    for full, kept in (
+        (
+            '[full.model]\nname_or_path = "distilbert-base-uncased"\n[full.model.config]\ndropout = 0.2\n',
+            {"dropout": 0.2},
+        ),
+        ("[full.model]\nmax_length = 256\n", {"hidden_dropout_prob": 0.0}),
+    ):
+        (tmp_path / "e.toml").write_text(head + full)
+        assert config.load(tmp_path / "e.toml", full=True).model.config == kept
+
+
 @pytest.mark.parametrize("name", FETCHED)
 def test_a_round_of_what_can_be_fetched(name: str, tmp_path: Path) -> None:
     """Small in every way but the code: real texts, real model, one round, evaluated on the whole test set."""

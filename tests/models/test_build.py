@@ -165,7 +165,7 @@ def test_weights_that_cannot_be_read_are_not_taken_for_none(
         ({"id2label": {"0": "a"}}, "id2label: leave it out: the task sets it"),
         ({"pad_token_id": 3}, "pad_token_id: leave it out: the task sets it"),
         ({"vocab_size": 10}, "vocab_size: leave it out: the tokenizer sets it"),
-        ({"hiden_size": 10}, "hiden_size: bert models have no such setting"),
+        ({"hiden_size": 10}, "hiden_size: bert models have no such setting; it has hidden_size"),
         ({"hidden_dropout_prob": "much"}, "hidden_dropout_prob = 'much'"),
         ({"hidden_size": 8}, "asks for another size of bert.embeddings"),
         ({"max_position_embeddings": 8}, "asks for another size of bert.embeddings"),

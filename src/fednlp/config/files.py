@@ -23,7 +23,8 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
         path: A TOML file, or the name of an experiment that comes with fednlp, e.g. ``"quickstart"``.
         overrides: Texts such as ``"client.learning_rate=3e-4"``; the value is read as TOML, else as text. One
             that replaces the partition method, or the algorithm, drops the file's options of the old one.
-        full: Take the file's full size: what its ``[full]`` says goes over the rest, before the overrides.
+        full: Take the file's full size: what its ``[full]`` says goes over the rest, before the overrides. If it names
+            another model, ``[model.config]`` of the smaller one is dropped.
 
     Raises:
         ConfigError: The file cannot be read, or says something wrong; every mistake is listed.
@@ -40,10 +41,18 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
     if full and not isinstance(larger, dict):
         raise ConfigError(f"{path} has one size only: leave --full out, or add a [full] section")
     if full:
-        document = merged_over(document, larger | {"name": f"{document['name']}-full"})
+        document = _in_full(document, larger) | {"name": f"{document['name']}-full"}
     overrides = list(overrides)
     make_way(document, overrides)
     return parse(document, str(path), overrides)
+
+
+def _in_full(document: dict[str, Any], larger: dict[str, Any]) -> dict[str, Any]:
+    """Return a document with its full size over it; another model keeps no settings of the smaller one's."""
+    small, own = (one.get("model") for one in (document, larger))
+    if isinstance(small, dict) and isinstance(own, dict) and "name_or_path" in own:
+        document = document | {"model": {key: value for key, value in small.items() if key != "config"}}
+    return merged_over(document, larger)
 
 
 def as_experiment(given: Experiment | Mapping[str, Any] | str | Path) -> Experiment:

@@ -1,6 +1,8 @@
 """The configuration of a model: the settings of the task, and those of the user."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from itertools import chain
 from typing import Any
 
 from fednlp.errors import ModelError
@@ -114,8 +116,8 @@ def apply_overrides(config: Any, overrides: Mapping[str, Any], place: str = "[mo
     unknown = [key for key in overrides if not _is_setting(config, key)]
     if unknown:
         raise ModelError(
-            f"{place} {', '.join(unknown)}: {config.model_type} models have no such setting; "
-            f"see the model's config.json for the names"
+            f"{place} {', '.join(unknown)}: {config.model_type} models have no such setting{_near(config, unknown)}; "
+            f"see the model's config.json for the names, or leave all out with --set 'model.config={{}}'"
         )
     for key, value in overrides.items():
         part = getattr(config, key)
@@ -132,6 +134,17 @@ def apply_overrides(config: Any, overrides: Mapping[str, Any], place: str = "[mo
         config.validate()
     except Exception as error:
         raise ModelError(f"{place} {' '.join(str(error.__cause__ or error).split())}") from None
+
+
+def _near(config: Any, unknown: Iterable[str]) -> str:
+    """Return what to say of the settings whose names are like those that a model does not have."""
+    known = [key for key in config.to_dict() if _is_setting(config, key)]
+    near = [
+        [*(key for key in known if key in name), *get_close_matches(name, known, n=2, cutoff=0.6)]
+        for name in unknown
+    ]
+    found = dict.fromkeys(chain.from_iterable(near))
+    return f"; it has {', '.join(found)}" if found else ""
 
 
 def _is_setting(config: Any, key: str) -> bool:

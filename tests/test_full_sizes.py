@@ -1,0 +1,70 @@
+"""Every full size fits the papers' models, built as shapes alone: nothing is downloaded, and none takes memory."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+from fednlp import config
+from fednlp.config import Experiment
+from fednlp.data.catalogue import entry
+from fednlp.models.loading import empty_model, without_memory
+from fednlp.models.selection import apply_selection
+from fednlp.models.selection_spec import parse_selection
+from fednlp.models.settings import load_config
+from fednlp.tasks import task_class
+
+FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))
+ROBERTA: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+MODELS = {
+    "distilbert-base-uncased": transformers.DistilBertConfig(),
+    "distilbert-base-cased": transformers.DistilBertConfig(vocab_size=28996),
+    "bert-base-uncased": transformers.BertConfig(),
+    "roberta-base": transformers.RobertaConfig(**ROBERTA),
+    "roberta-large": transformers.RobertaConfig(
+        **ROBERTA, num_hidden_layers=24, hidden_size=1024, num_attention_heads=16, intermediate_size=4096
+    ),
+    "facebook/bart-base": transformers.BartConfig(
+        d_model=768,
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_attention_heads=12,
+        decoder_attention_heads=12,
+        encoder_ffn_dim=3072,
+        decoder_ffn_dim=3072,
+    ),
+    "HuggingFaceTB/SmolLM2-1.7B": transformers.LlamaConfig(
+        vocab_size=49152, hidden_size=2048, num_hidden_layers=24
+    ),
+}
+"""What the hub's models look like."""
+
+
+def in_full(name: str, variant: str | None) -> Experiment:
+    """Return a variant of an experiment in its full size; None is the experiment itself."""
+    full = config.load(name, full=True)
+    return (full if variant is None else config.with_method(full, variant, 0)).resolved()
+
+
+def sizes() -> list[tuple[str, str | None]]:
+    """Return the variants, None among them, whose full size has a model of the hub."""
+    return [
+        (path.stem, variant)
+        for path in FILES
+        for variant in (None, *config.load(path, full=True).variants)
+        if in_full(path.stem, variant).model.name_or_path in MODELS
+    ]
+
+
+@pytest.mark.parametrize(("name", "variant"), sizes())
+def test_a_full_size_fits_its_model(name: str, variant: str | None, tmp_path: Path) -> None:
+    """The model has the settings, the head and the parts that the experiment names."""
+    experiment = in_full(name, variant)
+    MODELS[experiment.model.name_or_path].save_pretrained(tmp_path)
+    task = task_class(experiment.task.configured or entry(str(experiment.data.name)).task)
+    settings = load_config(str(tmp_path), task.model_class, {}, experiment.model.config)
+    with without_memory():
+        model = empty_model(getattr(transformers, task.model_class), settings)
+    if experiment.model.train != "all":
+        apply_selection(model, parse_selection(experiment.model.train))
