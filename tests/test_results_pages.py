@@ -8,10 +8,10 @@ import pytest
 
 from fednlp.errors import RunError
 from fednlp.reproduction.catalogue import shipped
-from fednlp.reproduction.jobs import Preparation
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import OF_PARTITIONS, Paper
 from fednlp.reproduction.naming import group_of, groups_of, partition_name
+from fednlp.reproduction.preparation import Preparation
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.stored_pages import FIGURES, RESULTS, read_results
 from fednlp.reproduction.write import copy_pages, markdown_pages

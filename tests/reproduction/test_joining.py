@@ -19,12 +19,13 @@ from fednlp.errors import ConfigError, DamagedError
 from fednlp.reproduction import Request, reproduce
 from fednlp.reproduction.elsewhere import Joined, reason_elsewhere
 from fednlp.reproduction.finding import found_column, state_of, verdict
-from fednlp.reproduction.jobs import Job, Preparation, Work
+from fednlp.reproduction.jobs import Job, Work
 from fednlp.reproduction.joining import unite
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import run_name
 from fednlp.reproduction.parts import FoundClaim, FoundPicture, FoundRun
+from fednlp.reproduction.preparation import Preparation
 from fednlp.reproduction.results import Finding, Results
 from fednlp.reproduction.stored_pages import read_results, with_pictures
 from fednlp.reproduction.write import markdown_pages

@@ -20,7 +20,8 @@ from fednlp.reproduction.agreement import standard_error
 from fednlp.reproduction.catalogue import find_papers
 from fednlp.reproduction.expecting import expected_seconds, slowness
 from fednlp.reproduction.folder import Record
-from fednlp.reproduction.jobs import Preparation, expected_minutes
+from fednlp.reproduction.needs import expected_minutes
+from fednlp.reproduction.preparation import Preparation
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback

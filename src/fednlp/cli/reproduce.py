@@ -121,7 +121,7 @@ def _show(papers: "list[Paper]", only: list[str]) -> None:
 
 def _together(paper: "Paper", entries: "list[Entry]") -> tuple[str, str]:
     """Return the minutes of all seeds of entries together, and how many of them the first seeds take."""
-    from fednlp.reproduction.jobs import expected_minutes
+    from fednlp.reproduction.needs import expected_minutes
 
     (first, _), (every, measured) = (expected_minutes(paper, entries, seeds) for seeds in (1, 100))
     return _minutes(every, measured), f"the first seeds take {first:.0f}; shared runs count once"
@@ -129,7 +129,7 @@ def _together(paper: "Paper", entries: "list[Entry]") -> tuple[str, str]:
 
 def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str]:
     """Return the minutes of an entry, and what makes it from which data."""
-    from fednlp.reproduction.jobs import expected_minutes, needed_data
+    from fednlp.reproduction.needs import expected_minutes, needed_data
 
     if entry.impossible:
         return "–", f"not made: {entry.impossible}"

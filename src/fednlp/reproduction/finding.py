@@ -11,10 +11,11 @@ from fednlp.reports.read import Run
 from fednlp.reproduction.agreement import LARGEST, Claim, Values, Verdict, centre, judge, measured, spearman
 from fednlp.reproduction.curves import charts_of, found_curves
 from fednlp.reproduction.folder import Record
-from fednlp.reproduction.jobs import Job, Work, expected_minutes, needed_data
+from fednlp.reproduction.jobs import Job, Work
 from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.measures import cells, errors, unreached
 from fednlp.reproduction.naming import cells_of
+from fednlp.reproduction.needs import expected_minutes, needed_data
 from fednlp.reproduction.outcomes import Outcomes
 from fednlp.reproduction.parts import FoundBounds, FoundClaim, FoundColumn, FoundPicture, FoundRow, FoundRun
 from fednlp.reproduction.results import Finding, PaperResults, Results, State

@@ -21,13 +21,15 @@ from fednlp.reproduction.elsewhere import (
     shown_pictures,
 )
 from fednlp.reproduction.finding import Evidence, find_results
-from fednlp.reproduction.jobs import Preparation, Work, needed_data
+from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.joining import unite
 from fednlp.reproduction.making import Making, Now
 from fednlp.reproduction.manifest import Entry, Paper
+from fednlp.reproduction.needs import needed_data
 from fednlp.reproduction.outcomes import read_outcomes
 from fednlp.reproduction.parts import FoundPicture
 from fednlp.reproduction.pictures import draw_pictures
+from fednlp.reproduction.preparation import Preparation
 from fednlp.reproduction.write import write_pages
 from fednlp.simulation.callback import Callback, default_callback
 
