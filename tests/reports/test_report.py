@@ -130,6 +130,24 @@ def test_the_same_runs_give_the_same_bytes(folders: list[Path], tmp_path: Path) 
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
+def test_runs_on_other_texts_under_the_same_settings_are_named(new_run: NewRun, tmp_path: Path) -> None:
+    """Runs of another data set, and of before digests were kept, are nobody's business."""
+    data = [
+        ({"name": "20news"}, "a"),
+        ({"name": "20news"}, "b"),
+        ({"name": "bbc"}, "c"),
+        ({"name": "20news"}, None),
+    ]
+    folders = [
+        new_run(f"run{seed}", seed=seed, config={"data": named}, environment={"data": {"content": content}})
+        for seed, (named, content) in enumerate(data)
+    ]
+    page = write_report(folders, tmp_path / "out")[1].read_text(encoding="utf-8")
+    said = [line for line in page.splitlines() if "was trained on other texts than" in line]
+    assert len(said) == 1
+    assert said[0].index(folders[1].name) < said[0].index("than") < said[0].rindex(folders[0].name)
+
+
 def test_a_report_of_one_run_shows_every_metric_and_its_clients(new_run: NewRun, tmp_path: Path) -> None:
     folder = new_run(rounds=3, clients=30, environment={"platform": "Linux-test"})
     paths = write_report([folder], tmp_path / "out")

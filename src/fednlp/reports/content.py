@@ -31,7 +31,7 @@ from fednlp.reports.sections.clients import client_blocks
 from fednlp.reports.sections.communication import communication_blocks
 from fednlp.reports.sections.costs import cost_blocks
 from fednlp.reports.sections.cross_client import cross_client_blocks
-from fednlp.reports.sections.data import data_blocks, data_fact, one_of, partition_blocks
+from fednlp.reports.sections.data import data_blocks, data_fact, one_of, other_texts, partition_blocks
 from fednlp.reports.sections.labels import label_blocks
 from fednlp.reports.sections.sweep import sweep_blocks
 from fednlp.reports.sections.time import time_blocks
@@ -118,7 +118,8 @@ def _clients_of(run: Run) -> int | None:
 
 def _results(groups: Groups, table: Table) -> Iterator[Block]:
     heads, rows = grid(table)
-    yield Grid(heads, rows, [table.caption, *table.notes], best=best_cells(table))
+    runs = [run for group in groups.values() for run in group]
+    yield Grid(heads, rows, [table.caption, *table.notes, *other_texts(runs)], best=best_cells(table))
     if len(groups) == 1:
         yield Fold("Every metric of the last evaluation", list(_all_metrics(next(iter(groups.values())))))
     yield from cross_client_blocks(groups)

@@ -1,11 +1,13 @@
 """The sections "Data and model" and "Partition" of a report."""
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from fednlp.config.tables import lookup
 from fednlp.data.profiling.statistics import Spread, columns_text, scripts_text
 from fednlp.errors import PartitionError, RunError
 from fednlp.partition import Partition
@@ -80,6 +82,24 @@ def data_fact(run: Run, key: str) -> Any:
     """Return what a run knows of its data."""
     known = (run.summary or {}).get("data") or run.environment.get("data") or {}
     return known.get(key)
+
+
+def other_texts(runs: Sequence[Run]) -> list[str]:
+    """Return what to say of runs whose settings name the data of an earlier one, and whose texts were others."""
+    first: dict[str, Run] = {}
+    said = []
+    for run in runs:
+        content = lookup(run.environment, "data.content")
+        if content is None:
+            continue
+        files = json.dumps([run.setting("data"), run.setting("task.name")], sort_keys=True, default=str)
+        other = first.setdefault(files, run)
+        if content != lookup(other.environment, "data.content"):
+            said.append(
+                f"{run.folder} was trained on other texts than {other.folder}, under the same settings of the data: "
+                "their scores are not comparable."
+            )
+    return said
 
 
 def partition_blocks(runs: Sequence[Run]) -> Iterator[Block]:
