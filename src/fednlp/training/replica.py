@@ -76,6 +76,7 @@ class Replica:
         self._words = WordRows(words[1], self.layout, special, device) if words else None
         self.flat = FlatTensors(self.model, self.layout, self.personal, device, decaying)
         self._start = self.flat.shared
+        self._on_host: Tensor | None = None
 
     @property
     def groups(self) -> list[Group]:
@@ -185,10 +186,18 @@ class Replica:
     @torch.no_grad()
     def take_update(self) -> Update:
         """Return what was trained less what was loaded, in place; the replica must be loaded anew after."""
-        dense = self.flat.shared.sub_(self._start).cpu()
+        dense = self._to_host(self.flat.shared.sub_(self._start))
         if self._words is None:
             return Update(dense)
         return Update(dense, self._words.rows, self._words.change())
+
+    def _to_host(self, dense: Tensor) -> Tensor:
+        """Return a GPU's tensor in memory that the next update is written to as well: fresh memory takes longer."""
+        if dense.device.type == "cpu":
+            return dense
+        if self._on_host is None:
+            self._on_host = torch.empty(dense.shape)
+        return self._on_host.copy_(dense)
 
     @torch.no_grad()
     def gradient(self) -> Tensor:
