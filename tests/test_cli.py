@@ -373,6 +373,27 @@ def test_compare_says_of_which_method_an_error_is(refused: Callable[..., str], t
     assert RunDir(Path("cmp/good-seed0")).finished
 
 
+def test_compare_names_the_settings_that_a_variant_keeps(fednlp: Type, here: Path) -> None:
+    """One that is not compared, and the same value, are not worth a word."""
+    text = 'data = {name = "bbc", path = "nowhere"}\nnum_rounds = 2\n' + "".join(
+        f"[variants.{name}]\nnum_rounds = {rounds}\n"
+        for name, rounds in (("own", 4), ("alike", 3), ("left", 5))
+    )
+    (here / "e.toml").write_text(text)
+    said = fednlp("compare", "e.toml", "--set", "num_rounds=3", "--algorithms", "own,alike").err.splitlines()
+    assert [line for line in said if "keeps its own" in line] == [
+        "the variant own keeps its own num_rounds = 4; to change it, add --set variants.own.num_rounds=..."
+    ]
+
+
+def test_compare_wants_the_files_of_all_experiments_before_the_first_run(
+    refused: Callable[..., str], toml: Path, here: Path
+) -> None:
+    (here / "later.toml").write_text('data = {name = "ontonotes"}\n')
+    assert "ontonotes is not fetched" in refused("compare", toml, "later.toml", "--out", "cmp")
+    assert not (here / "cmp").exists()
+
+
 def test_compare_refuses_runs_of_other_settings(
     fednlp: Type, refused: Callable[..., str], toml: Path
 ) -> None:

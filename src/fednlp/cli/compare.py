@@ -1,6 +1,8 @@
 """fednlp compare."""
 
 import json
+import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -78,12 +80,13 @@ def compare(
     loaded = [config.load(one, _own_overrides(one, named, overrides), full) for one in named]
     _require_different([one.name for one in loaded])
     comparisons = [
-        _Comparison(one, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded))
-        for one in loaded
+        _Comparison(given, one, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded))
+        for given, one in zip(named, loaded, strict=True)
     ]
     search = _search_options(tune, trials, tune_rounds, tune_from)
     for comparison in comparisons:  # all mistakes before the first run
         _check(comparison, search)
+        _say_what_is_kept(comparison, _own_overrides(comparison.given, named, overrides))
     found: dict[str, Groups] = {}
     pages: list[Path] = []
     for comparison in comparisons:
@@ -100,6 +103,7 @@ class _Comparison:
     """What is run of one experiment, and where.
 
     Attributes:
+        given: The experiment's file or name, as the user gave it.
         experiment: The common settings.
         algorithms: Names of algorithms or variants.
         baselines: Names of baselines.
@@ -108,6 +112,7 @@ class _Comparison:
         experiments: Number of experiments that are compared by the command; of several, each has a folder in ``out``.
     """
 
+    given: str
     experiment: "Experiment"
     algorithms: list[str]
     baselines: list[str]
@@ -130,14 +135,35 @@ class _Comparison:
 
 def _check(comparison: _Comparison, search: dict[str, Any]) -> None:
     """Report all mistakes of a comparison and of its search for settings."""
+    from fednlp.data.catalogue import CATALOGUE, entry
     from fednlp.simulation.compare import plan
     from fednlp.simulation.trial_plan import plan_searches
 
     experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
-    plan(experiment, algorithms, baselines, comparison.seeds, None if search else comparison.run_folder)
+    planned = plan(
+        experiment, algorithms, baselines, comparison.seeds, None if search else comparison.run_folder
+    )
+    for data in (one.experiment.data for one in planned):
+        if data.name is not None and data.name in CATALOGUE and data.path is None:
+            entry(data.name).require_source()
     if search:
         methods = list(dict.fromkeys([*algorithms, *baselines]))
         plan_searches(experiment, methods, folder=comparison.folder, **search)
+
+
+def _say_what_is_kept(comparison: _Comparison, overrides: list[str]) -> None:
+    """Name the settings for all methods that a variant replaces by its own."""
+    from fednlp.config.tables import lookup
+
+    for key in dict.fromkeys(override.partition("=")[0].strip() for override in overrides):
+        for name in comparison.algorithms:
+            own = lookup(comparison.experiment.variants.get(name, {}), key)
+            if own is not None and own != lookup(comparison.experiment.model_dump(), key):
+                print(
+                    f"the variant {name} keeps its own {key} = {json.dumps(own)}; to change it, add "
+                    f"--set {shlex.quote(f'variants.{name}.{key}=...')}",
+                    file=sys.stderr,
+                )
 
 
 def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups, list[Path]]":

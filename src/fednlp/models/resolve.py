@@ -49,8 +49,11 @@ def resolve_model(name_or_path: str) -> str:
     first, plus, second = name_or_path.partition("+")
     if plus and first and second and not path.exists():
         return str(encoder_decoder_folder(resolve_model(first), resolve_model(second)))
-    if path.exists() or name_or_path.startswith((".", "/", "~")):
-        raise ModelError(f"there is no model folder {name_or_path}; known names: {', '.join(ALL_NAMES)}")
+    if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
+        raise ModelError(
+            f"there is no model folder {name_or_path}: make the run whose model it is to be, or give another; known "
+            f"names: {', '.join(ALL_NAMES)}"
+        )
     near = did_you_mean(name_or_path, ALL_NAMES)
     if near and "/" not in name_or_path:
         raise ModelError(f"there is no model {name_or_path!r}: {near}known names: {', '.join(ALL_NAMES)}")

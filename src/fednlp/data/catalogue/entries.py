@@ -93,6 +93,15 @@ class Entry:
         """The pinned archives that it is read out of, if any."""
         return self._archives
 
+    def require_source(self) -> None:
+        """Check that the data set can be had without its files.
+
+        Raises:
+            DataError: It cannot.
+        """
+        if self._from_index is None and self._hub is None:
+            raise DataError(f"{self.name} is not fetched: give its files by path ({self.files})")
+
     def open(self, path: Path | None = None) -> Opened:
         """Return the rows of the data set, from its files in a folder where one is given.
 
@@ -106,9 +115,9 @@ class Entry:
             train, test = self._from_index()
             titles = ", ".join(pinned.title for pinned in self._archives)
             return Opened(train, test, f"{titles}, {_shown(train, test)}", self.task)
-        if self._hub is None:
-            raise DataError(f"{self.name} is not fetched: give its files by path ({self.files})")
+        self.require_source()
         hub = self._hub
+        assert hub is not None
         try:
             train, test = hub_rows(hub.name, rename=hub.rename, config=hub.config, revision=hub.revision)
         except (DataError, MissingDependency) as error:
