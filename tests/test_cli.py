@@ -374,23 +374,35 @@ def test_compare_says_of_which_method_an_error_is(refused: Callable[..., str], t
 
 
 def test_compare_names_the_settings_that_a_variant_keeps(fednlp: Type, here: Path) -> None:
-    """One that is not compared, and the same value, are not worth a word."""
-    text = 'data = {name = "bbc", path = "nowhere"}\nnum_rounds = 2\n' + "".join(
-        f"[variants.{name}]\nnum_rounds = {rounds}\n"
-        for name, rounds in (("own", 4), ("alike", 3), ("left", 5))
+    """One that is not compared, the same value, a table and one that is given too are not worth a word."""
+    text = 'data = {name = "bbc", path = "."}\nnum_rounds = 2\n' + "".join(
+        f"[variants.{name}]\nnum_rounds = {rounds}\nclient = {{optimizer = 'sgd'}}\n"
+        for name, rounds in (("own", 4), ("alike", 3), ("left", 5), ("told", 6), ('"a.b"', 7))
     )
     (here / "e.toml").write_text(text)
-    said = fednlp("compare", "e.toml", "--set", "num_rounds=3", "--algorithms", "own,alike").err.splitlines()
-    assert [line for line in said if "keeps its own" in line] == [
-        "the variant own keeps its own num_rounds = 4; to change it, add --set variants.own.num_rounds=..."
+    settings = ("num_rounds=3", "client={learning_rate = 0.1}", "variants.told.num_rounds=9")
+    words = [word for setting in settings for word in ("--set", setting)]
+    said = fednlp("compare", "e.toml", *words, "--algorithms", "own,alike,told,a.b").err
+    assert [line for line in said.splitlines() if "keeps its own" in line] == [
+        "the variant own keeps its own num_rounds = 4; to change it, add --set variants.own.num_rounds=...",
+        "the variant a.b keeps its own num_rounds = 7; to change it, edit the file",
     ]
 
 
-def test_compare_wants_the_files_of_all_experiments_before_the_first_run(
-    refused: Callable[..., str], toml: Path, here: Path
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ('{name = "ontonotes"}', "ontonotes is not fetched"),
+        ('{name = "ontonotes", path = "nowhere"}', "there is no nowhere: give the files of ontonotes"),
+        ('{path = ["tiny.csv", "nowhere.csv"]}', "there is no nowhere.csv: give the files of the experiment"),
+    ],
+)
+def test_compare_wants_all_files_before_the_first_run(
+    data: str, message: str, refused: Callable[..., str], toml: Path, here: Path
 ) -> None:
-    (here / "later.toml").write_text('data = {name = "ontonotes"}\n')
-    assert "ontonotes is not fetched" in refused("compare", toml, "later.toml", "--out", "cmp")
+    (here / "tiny.csv").touch()
+    (here / "later.toml").write_text(f"data = {data}\n")
+    assert message in refused("compare", toml, "later.toml", "--out", "cmp")
     assert not (here / "cmp").exists()
 
 

@@ -146,6 +146,7 @@ def test_another_model_of_the_full_size_keeps_no_settings_of_the_smaller_one(tmp
             {"dropout": 0.2},
         ),
         ("[full.model]\nmax_length = 256\n", {"hidden_dropout_prob": 0.0}),
+        ('[full.model]\nname_or_path = "bert-tiny"\n', {"hidden_dropout_prob": 0.0}),
     ):
         (tmp_path / "e.toml").write_text(head + full)
         assert config.load(tmp_path / "e.toml", full=True).model.config == kept

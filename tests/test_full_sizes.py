@@ -1,4 +1,4 @@
-"""Every full size fits the papers' models, built as shapes alone: nothing is downloaded, and none takes memory."""
+"""Full sizes with a model of the hub fit it, built as a shape alone: nothing is downloaded, and none takes memory."""
 
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.data.catalogue import entry
 from fednlp.models.loading import empty_model, without_memory
+from fednlp.models.registry import ALL_NAMES
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection
 from fednlp.models.settings import load_config
@@ -55,6 +56,15 @@ def sizes() -> list[tuple[str, str | None]]:
         for variant in (None, *config.load(path, full=True).variants)
         if in_full(path.stem, variant).model.name_or_path in MODELS
     ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_every_model_of_the_hub_is_known_here(path: Path) -> None:
+    """Others come with fednlp, or are those of a run."""
+    variants = config.load(path, full=True).variants
+    named = {str(in_full(path.stem, variant).model.name_or_path) for variant in (None, *variants)}
+    others = {name for name in named - MODELS.keys() if not name.startswith("runs/")}
+    assert {part for name in others for part in name.split("+")} <= {*ALL_NAMES}
 
 
 @pytest.mark.parametrize(("name", "variant"), sizes())

@@ -233,6 +233,7 @@ def test_names_that_lead_nowhere(tmp_path: Path) -> None:
     for name, message in {
         "bilstm": "is built for the training texts",
         "./nowhere": "there is no model folder",
+        "hf://owner/name": "give the model's name at the hub",
         "runs/nowhere/model": "make the run whose model it is to be",
         str(tmp_path): "no config.json",
     }.items():

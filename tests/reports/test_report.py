@@ -143,7 +143,7 @@ def test_runs_on_other_texts_under_the_same_settings_are_named(new_run: NewRun, 
         for seed, (named, content) in enumerate(data)
     ]
     page = write_report(folders, tmp_path / "out")[1].read_text(encoding="utf-8")
-    said = [line for line in page.splitlines() if "was trained on other texts than" in line]
+    said = [line for line in page.splitlines() if "has other texts than" in line]
     assert len(said) == 1
     assert said[0].index(folders[1].name) < said[0].index("than") < said[0].rindex(folders[0].name)
 

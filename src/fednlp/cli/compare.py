@@ -4,16 +4,19 @@ import json
 import shlex
 import sys
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fednlp.cli.experiment_options import Full, Model
-from fednlp.errors import ConfigError
+from fednlp.disk import expanded
+from fednlp.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from fednlp.config import Experiment
+    from fednlp.config.sections import Data
     from fednlp.reports.groups import Groups
     from fednlp.reports.read import Run
     from fednlp.simulation.callback import Callback
@@ -135,7 +138,6 @@ class _Comparison:
 
 def _check(comparison: _Comparison, search: dict[str, Any]) -> None:
     """Report all mistakes of a comparison and of its search for settings."""
-    from fednlp.data.catalogue import CATALOGUE, entry
     from fednlp.simulation.compare import plan
     from fednlp.simulation.trial_plan import plan_searches
 
@@ -143,27 +145,49 @@ def _check(comparison: _Comparison, search: dict[str, Any]) -> None:
     planned = plan(
         experiment, algorithms, baselines, comparison.seeds, None if search else comparison.run_folder
     )
-    for data in (one.experiment.data for one in planned):
-        if data.name is not None and data.name in CATALOGUE and data.path is None:
-            entry(data.name).require_source()
+    for one in planned:
+        if one.state != "done":
+            _require_files(one.experiment.data)
     if search:
         methods = list(dict.fromkeys([*algorithms, *baselines]))
         plan_searches(experiment, methods, folder=comparison.folder, **search)
 
 
+def _require_files(data: "Data") -> None:
+    """Check that the files that an experiment names exist, and that what it does not name can be had.
+
+    Raises:
+        DataError: They do not, or it cannot.
+    """
+    from fednlp.data.catalogue import CATALOGUE, entry
+
+    if data.path is None and data.name is not None and data.name in CATALOGUE:
+        entry(data.name).require_source()
+    given = [data.path] if isinstance(data.path, str) else data.path or []
+    for path in [*given, *([data.test_path] if data.test_path else [])]:
+        if not has_magic(path) and not expanded(path).exists():
+            raise DataError(f"there is no {path}: give the files of {data.name or 'the experiment'}")
+
+
 def _say_what_is_kept(comparison: _Comparison, overrides: list[str]) -> None:
-    """Name the settings for all methods that a variant replaces by its own."""
+    """Name the settings for all methods that a variant replaces by its own; tables are laid over one another."""
     from fednlp.config.tables import lookup
 
-    for key in dict.fromkeys(override.partition("=")[0].strip() for override in overrides):
-        for name in comparison.algorithms:
-            own = lookup(comparison.experiment.variants.get(name, {}), key)
-            if own is not None and own != lookup(comparison.experiment.model_dump(), key):
-                print(
-                    f"the variant {name} keeps its own {key} = {json.dumps(own)}; to change it, add "
-                    f"--set {shlex.quote(f'variants.{name}.{key}=...')}",
-                    file=sys.stderr,
-                )
+    keys = [override.partition("=")[0].strip() for override in overrides]
+    now = comparison.experiment.model_dump()
+    given = {key: lookup(now, key) for key in keys}
+    for name in comparison.algorithms:
+        own = comparison.experiment.variants.get(name, {})
+        for key, value in given.items():
+            kept = lookup(own, key)
+            if kept in (None, value) or isinstance(kept, dict) or f"variants.{name}.{key}" in keys:
+                continue
+            change = f"add --set {shlex.quote(f'variants.{name}.{key}=...')}"
+            print(
+                f"the variant {name} keeps its own {key} = {json.dumps(kept)}; to change it, "
+                f"{'edit the file' if '.' in name else change}",
+                file=sys.stderr,
+            )
 
 
 def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups, list[Path]]":

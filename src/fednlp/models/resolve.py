@@ -49,6 +49,10 @@ def resolve_model(name_or_path: str) -> str:
     first, plus, second = name_or_path.partition("+")
     if plus and first and second and not path.exists():
         return str(encoder_decoder_folder(resolve_model(first), resolve_model(second)))
+    if "://" in name_or_path:
+        raise ModelError(
+            f"{name_or_path} is an address: give the model's name at the hub, owner/name, or its folder"
+        )
     if path.exists() or name_or_path.startswith((".", "/", "~")) or name_or_path.count("/") > 1:
         raise ModelError(
             f"there is no model folder {name_or_path}: make the run whose model it is to be, or give another; known "

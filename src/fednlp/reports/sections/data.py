@@ -90,13 +90,13 @@ def other_texts(runs: Sequence[Run]) -> list[str]:
     said = []
     for run in runs:
         content = lookup(run.environment, "data.content")
-        if content is None:
+        if not content:
             continue
         files = json.dumps([run.setting("data"), run.setting("task.name")], sort_keys=True, default=str)
         other = first.setdefault(files, run)
         if content != lookup(other.environment, "data.content"):
             said.append(
-                f"{run.folder} was trained on other texts than {other.folder}, under the same settings of the data: "
+                f"{run.folder} has other texts than {other.folder}, under the same settings of the data: "
                 "their scores are not comparable."
             )
     return said
