@@ -50,16 +50,10 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
 def _in_full(document: dict[str, Any], larger: dict[str, Any]) -> dict[str, Any]:
     """Return a document with its full size over it; another model keeps no settings of the smaller one's."""
     small, own = (one.get("model") for one in (document, larger))
-    if (
-        isinstance(small, dict)
-        and isinstance(own, dict)
-        and own.get("name_or_path")
-        not in (
-            None,
-            small.get("name_or_path"),
-        )
-    ):
-        document = document | {"model": {key: value for key, value in small.items() if key != "config"}}
+    if isinstance(small, dict) and isinstance(own, dict):
+        name = small.get("name_or_path")
+        if own.get("name_or_path", name) != name:
+            document = document | {"model": {key: value for key, value in small.items() if key != "config"}}
     return merged_over(document, larger)
 
 
