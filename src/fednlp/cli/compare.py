@@ -4,19 +4,16 @@ import json
 import shlex
 import sys
 from dataclasses import dataclass
-from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fednlp.cli.experiment_options import Full, Model
-from fednlp.disk import expanded
-from fednlp.errors import ConfigError, DataError
+from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
     from fednlp.config import Experiment
-    from fednlp.config.sections import Data
     from fednlp.reports.groups import Groups
     from fednlp.reports.read import Run
     from fednlp.simulation.callback import Callback
@@ -80,16 +77,18 @@ def compare(
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
     named = matching(experiments or ["experiments/quickstart.toml"])
-    loaded = [config.load(one, _own_overrides(one, named, overrides), full) for one in named]
+    own = [_own_overrides(one, named, overrides) for one in named]
+    loaded = [config.load(one, given, full) for one, given in zip(named, own, strict=True)]
     _require_different([one.name for one in loaded])
     comparisons = [
-        _Comparison(given, one, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded))
-        for given, one in zip(named, loaded, strict=True)
+        _Comparison(one, given, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded))
+        for one, given in zip(loaded, own, strict=True)
     ]
     search = _search_options(tune, trials, tune_rounds, tune_from)
     for comparison in comparisons:  # all mistakes before the first run
         _check(comparison, search)
-        _say_what_is_kept(comparison, _own_overrides(comparison.given, named, overrides))
+    for comparison in comparisons:
+        _say_what_is_kept(comparison)
     found: dict[str, Groups] = {}
     pages: list[Path] = []
     for comparison in comparisons:
@@ -106,8 +105,8 @@ class _Comparison:
     """What is run of one experiment, and where.
 
     Attributes:
-        given: The experiment's file or name, as the user gave it.
         experiment: The common settings.
+        overrides: Those of the command line among them, ``"a.b=c"``.
         algorithms: Names of algorithms or variants.
         baselines: Names of baselines.
         seeds: Number of seeds.
@@ -115,8 +114,8 @@ class _Comparison:
         experiments: Number of experiments that are compared by the command; of several, each has a folder in ``out``.
     """
 
-    given: str
     experiment: "Experiment"
+    overrides: list[str]
     algorithms: list[str]
     baselines: list[str]
     seeds: int
@@ -142,38 +141,17 @@ def _check(comparison: _Comparison, search: dict[str, Any]) -> None:
     from fednlp.simulation.trial_plan import plan_searches
 
     experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
-    planned = plan(
-        experiment, algorithms, baselines, comparison.seeds, None if search else comparison.run_folder
-    )
-    for one in planned:
-        if one.state != "done":
-            _require_files(one.experiment.data)
+    plan(experiment, algorithms, baselines, comparison.seeds, None if search else comparison.run_folder)
     if search:
         methods = list(dict.fromkeys([*algorithms, *baselines]))
         plan_searches(experiment, methods, folder=comparison.folder, **search)
 
 
-def _require_files(data: "Data") -> None:
-    """Check that the files that an experiment names exist, and that what it does not name can be had.
-
-    Raises:
-        DataError: They do not, or it cannot.
-    """
-    from fednlp.data.catalogue import CATALOGUE, entry
-
-    if data.path is None and data.name is not None and data.name in CATALOGUE:
-        entry(data.name).require_source()
-    given = [data.path] if isinstance(data.path, str) else data.path or []
-    for path in [*given, *([data.test_path] if data.test_path else [])]:
-        if not has_magic(path) and not expanded(path).exists():
-            raise DataError(f"there is no {path}: give the files of {data.name or 'the experiment'}")
-
-
-def _say_what_is_kept(comparison: _Comparison, overrides: list[str]) -> None:
+def _say_what_is_kept(comparison: _Comparison) -> None:
     """Name the settings for all methods that a variant replaces by its own; tables are laid over one another."""
     from fednlp.config.tables import lookup
 
-    keys = [override.partition("=")[0].strip() for override in overrides]
+    keys = [override.partition("=")[0].strip() for override in comparison.overrides]
     now = comparison.experiment.model_dump()
     given = {key: lookup(now, key) for key in keys}
     for name in comparison.algorithms:

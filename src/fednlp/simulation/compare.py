@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from glob import has_magic
 from pathlib import Path
 from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.config.sections import BASELINES
-from fednlp.errors import ConfigError, RunError
+from fednlp.config.sections import BASELINES, Data
+from fednlp.data.catalogue import CATALOGUE
+from fednlp.disk import expanded
+from fednlp.errors import ConfigError, DataError, RunError
 from fednlp.formatting.units import plural
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
@@ -104,10 +107,12 @@ def plan(
         seeds: Number of seeds, from the experiment's own upwards.
         out: Folder of the comparison; by default ``runs/compare-<name>``.
         settings: Settings of single methods over the common ones, such as those that :func:`fednlp.tune` chose.
-        checked: Whether the folders are checked too; otherwise the caller checks them one by one.
+        checked: Whether the folders, and the files of the data, are checked too; else the caller checks the folders
+            one by one.
 
     Raises:
         ConfigError: An unknown name, no seed, or settings that do not go together.
+        DataError: There are no files of the data.
         RunError: A folder of the comparison holds a run of other settings.
     """
     methods = check_methods(algorithms, baselines)
@@ -125,7 +130,24 @@ def plan(
             runs.append(Planned(method, seed, resolved, folder / name))
     for planned in runs if checked else []:
         planned.require_same_settings()
+        if planned.state != "done":
+            _require_files(planned.experiment.data)
     return runs
+
+
+def _require_files(data: Data) -> None:
+    """Check that the files that an experiment names exist, and that what it does not name can be had.
+
+    Raises:
+        DataError: They do not, or it cannot.
+    """
+    known = CATALOGUE.get(data.name) if data.name is not None else None
+    if data.path is None and known is not None:
+        known.require_source()
+    given = [data.path] if isinstance(data.path, str) else data.path or []
+    for path in [*given, *([data.test_path] if data.test_path else [])]:
+        if not has_magic(path) and not expanded(path).exists():
+            raise DataError(f"there is no {path}: give the files of {data.name or 'the experiment'}")
 
 
 def check_methods(algorithms: list[str], baselines: list[str]) -> list[str]:
