@@ -131,3 +131,8 @@ def in_seconds(spent: Mapping[str, int]) -> dict[str, Any]:
     """
     parts = {part: nanoseconds for part, nanoseconds in spent.items() if nanoseconds}
     return {part: one / 10**9 for part, one in {**parts, "total": sum(parts.values())}.items()}
+
+
+def cpu_seconds() -> float:
+    """Return the CPU seconds of this process, and of its workers that have ended, as those of a run have after it."""
+    return sum(os.times()[:4])

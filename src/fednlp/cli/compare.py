@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fednlp.cli.experiment_options import Full, Model
+from fednlp.cli.experiment_options import Full, Jobs, Model
 from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def compare(
     out: Annotated[Path | None, typer.Option(help="Folder of the comparison.")] = None,
     model: Model = None,
     full: Full = False,
+    jobs: Jobs = 1,
     tune: Annotated[list[str] | None, _TUNE] = None,
     trials: Annotated[int | None, typer.Option(help="With --tune: the trials of each method.")] = None,
     tune_rounds: Annotated[
@@ -81,7 +82,7 @@ def compare(
     loaded = [config.load(one, given, full) for one, given in zip(named, own, strict=True)]
     _require_different([one.name for one in loaded])
     comparisons = [
-        _Comparison(one, given, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded))
+        _Comparison(one, given, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded), jobs)
         for one, given in zip(loaded, own, strict=True)
     ]
     search = _search_options(tune, trials, tune_rounds, tune_from)
@@ -112,6 +113,7 @@ class _Comparison:
         seeds: Number of seeds.
         out: The folder that the user names, if any.
         experiments: Number of experiments that are compared by the command; of several, each has a folder in ``out``.
+        jobs: Runs that are done at once.
     """
 
     experiment: "Experiment"
@@ -121,6 +123,7 @@ class _Comparison:
     seeds: int
     out: Path | None
     experiments: int
+    jobs: int
 
     @property
     def folder(self) -> Path:
@@ -192,6 +195,7 @@ def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups,
             console,
             chosen,
             same_data,
+            comparison.jobs,
         )
     groups: dict[str, list[Run]] = {}
     for planned in runs:
@@ -251,7 +255,13 @@ def _tuned(
     methods = [*comparison.algorithms, *comparison.baselines]
     folder = comparison.folder / "tuning"
     return tune(
-        comparison.experiment, methods, folder=folder, callback=callback, same_data=same_data, **search
+        comparison.experiment,
+        methods,
+        folder=folder,
+        callback=callback,
+        same_data=same_data,
+        jobs=comparison.jobs,
+        **search,
     )
 
 

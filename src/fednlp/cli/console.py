@@ -11,18 +11,16 @@ from rich.table import Table
 
 from fednlp.cli.tables import add_scores, clients_table, decile_text, four_digits, show
 from fednlp.config import Experiment
-from fednlp.federated.cohort import failures
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_bytes, human_seconds, metric_title, plural
 from fednlp.reports.read import read_run, trivial_baseline
 from fednlp.reports.render import to_rich, to_text
+from fednlp.reports.round_line import round_score, round_text, round_warnings
 from fednlp.reports.table import Table as ComparisonTable
 from fednlp.runtime.launch import rank_of
 from fednlp.simulation.run_dir import RunDir
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
-_WHOLE = ("global", "federated")
-"""The parts of an evaluation that are of one model, the first of them for a round's line."""
 
 
 def curve(values: list[float], height: int = 6) -> list[str]:
@@ -111,38 +109,13 @@ class Console:
 
     def on_round(self, line: dict[str, Any], left: float | None) -> None:
         """Print the round's line."""
-        parts = [f"round {line['round']:>{len(str(self._rounds))}}/{self._rounds}"]
-        if line["train_loss"] is not None:
-            parts.append(f"loss {line['train_loss']:.3f}")
-        scores = line.get("evaluation", {})
-        name = self._metric
-        score = next((s[name] for part in _WHOLE if (s := scores.get(part, {})).get(name) is not None), None)
+        score = round_score(line, self._metric)
         if score is not None:
-            parts.append(f"{metric_title(name)} {score:.3f}")
             self._curve.append((line["round"], score))
-        if scores.get("personal", {}).get(name) is not None:
-            parts.append(f"worst decile {scores['personal'][f'{name}_worst_decile']:.3f}")
-        if line["bytes_up"]:
-            parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
-        if "secure" in line:
-            added = line["secure"]
-            parts.append(f"secure +{human_bytes(added['bytes'])} +{added['seconds']:.1f} s")
-        parts.append(human_seconds(line["seconds"]))
-        if left is not None:
-            parts.append(f"{human_seconds(left)} left")
-        self._progress.console.print("  ".join(parts), markup=False, soft_wrap=True)
-        if "aborted" in line:
-            self._progress.console.print(
-                clean(f"  warning: no sum, the model stays as it was: {line['aborted']}"),
-                style="yellow",
-                markup=False,
-            )
-        for dropped in failures(line):
-            self._progress.console.print(
-                clean(f"  warning: client {dropped['client']} was dropped: {dropped['reason']}"),
-                style="yellow",
-                markup=False,
-            )
+        text = round_text(line, self._rounds, self._metric, left)
+        self._progress.console.print(text, markup=False, soft_wrap=True)
+        for warning in round_warnings(line):
+            self._progress.console.print(clean(f"  warning: {warning}"), style="yellow", markup=False)
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
         """Print the closing table, the curve and where everything is."""

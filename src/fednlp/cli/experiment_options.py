@@ -15,6 +15,10 @@ Model = Annotated[str | None, typer.Option(help="bert-tiny, minilm, smollm2, a m
 Full = Annotated[
     bool, typer.Option("--full", help="The experiment's full size, for a GPU, in place of its laptop size.")
 ]
+Jobs = Annotated[
+    int,
+    typer.Option(help="Runs at once, each with its share of the cores and GPUs; changes the speed alone."),
+]
 TaskToTrust = Annotated[
     str | None,
     typer.Option(

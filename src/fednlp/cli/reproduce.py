@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fednlp.cli.experiment_options import Jobs
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError
 
@@ -46,6 +47,7 @@ def reproduce(
     workers: Annotated[
         int | None, typer.Option(help="Processes; changes the speed, never the result.")
     ] = None,
+    jobs: Jobs = 1,
     listed: Annotated[
         bool,
         typer.Option("--list", help="Show every table and figure with its minutes and data; run nothing."),
@@ -65,6 +67,7 @@ def reproduce(
         [] if workers is None else [f"runtime.workers={workers}"],
         seeds,
         [expanded(place) for place in join or []],
+        jobs,
     )
     seconds = parse_budget(budget)
     found = list(find_papers(request.papers).values())

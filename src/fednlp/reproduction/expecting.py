@@ -9,9 +9,11 @@ from fednlp.reproduction.jobs import Job
 from fednlp.simulation.compare import Planned
 
 _SLOWEST = 50.0
+_CORES = 2
+"""Of the machines of which the manifests have the times."""
 
 
-def expected_seconds(jobs: Collection[Job], record: Record) -> dict[str, float]:
+def expected_seconds(jobs: Collection[Job], record: Record, at_once: int = 1) -> dict[str, float]:
     """Return the seconds that what is left of each job is expected to take, by name.
 
     Where a part of a run is done, the time of its rounds counts for each round that is left, and what it took beside
@@ -21,10 +23,13 @@ def expected_seconds(jobs: Collection[Job], record: Record) -> dict[str, float]:
     Args:
         jobs: The jobs.
         record: How long those of this folder took.
+        at_once: How many are done at once. The time of each is its share of the clock.
     """
     kinds = {job.kind for job in jobs}
     slower = {
-        kind: slowness(record, {job.name: job.expected for job in jobs if job.done and job.kind == kind})
+        kind: slowness(
+            record, {job.name: job.expected for job in jobs if job.done and job.kind == kind}, at_once
+        )
         for kind in kinds
     }
     seeds: dict[tuple[Path, str], list[float]] = {}
@@ -33,16 +38,20 @@ def expected_seconds(jobs: Collection[Job], record: Record) -> dict[str, float]:
     return {job.name: _expected(job, record, seeds, slower[job.kind]) for job in jobs}
 
 
-def slowness(record: Record, expected: Mapping[str, float]) -> float:
-    """Return how many times longer than expected the finished jobs took; 1 before the first.
+def slowness(record: Record, expected: Mapping[str, float], at_once: int = 1) -> float:
+    """Return how many times longer than expected the finished jobs took.
+
+    Before the first it is 1, since the manifests' times are of two cores; with more than two jobs at once, each is taken
+    to have a core.
 
     Args:
         record: The record.
         expected: Expected seconds of the finished jobs.
+        at_once: How many are done at once.
     """
     known = [name for name in expected if name in record.seconds]
     if not known:
-        return 1.0
+        return _CORES / max(_CORES, at_once)
     taken = float(sum(record.seconds[name] for name in known))
     return min(max(taken / sum(expected[name] for name in known), 1 / _SLOWEST), _SLOWEST)
 

@@ -3,12 +3,16 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fednlp.config import Experiment
 from fednlp.errors import DamagedError
 from fednlp.reproduction.manifest import Entry, Paper
+from fednlp.runtime.job import Say
+from fednlp.runtime.job_process import JobProcess
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.compare import Planned, complete
+from fednlp.simulation.components import Log
 from fednlp.simulation.partitioning import partition_source
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.same_data import SameData
@@ -50,6 +54,11 @@ class Job:
         return "run" if isinstance(self.work, Planned) else "partition"
 
     @property
+    def experiment(self) -> Experiment:
+        """The settings of the run or the partition."""
+        return self.work.experiment if isinstance(self.work, Planned) else self.work
+
+    @property
     def done(self) -> bool:
         """Whether nothing is left to do."""
         if isinstance(self.work, Planned):
@@ -73,17 +82,39 @@ class Job:
             return 0.0
         return float(sum(line.get("seconds", 0) for line in RunDir(self.folder).round_lines()))
 
-    def carry_out(self, callback: Callback) -> None:
+    def carry_out(self, callback: Callback, process: JobProcess | None = None) -> None:
         """Do what is left.
+
+        Args:
+            callback: Reports progress.
+            process: Where it is done; None for this process.
 
         Raises:
             FednlpError: As for :func:`fednlp.run` and ``fednlp partition``; what is done is kept.
         """
         if isinstance(self.work, Planned):
-            complete(self.work, callback, self.same_data)
-            return
-        found = partition_source(self.work, self.folder / "partition.npz", self.folder, callback.log)
-        RunDir(self.folder).write_json(FIGURES, found)
+            complete(self.work, callback, self.same_data, process)
+        elif process is None:
+            _make_partition(self.work, self.folder, callback.log)
+        else:
+            arguments = {"experiment": self.work.model_dump(mode="json"), "folder": str(self.folder)}
+            process.do(f"{__name__}:partition_here", arguments, lambda said: callback.log(said["log"]))
+
+
+def partition_here(experiment: dict[str, Any], folder: str, say: Say) -> None:
+    """Make a partition, as a function for a process for jobs.
+
+    Args:
+        experiment: The sections of its settings.
+        folder: Where it lies.
+        say: Told of messages.
+    """
+    _make_partition(Experiment(**experiment), Path(folder), lambda text: say({"log": text}))
+
+
+def _make_partition(experiment: Experiment, folder: Path, log: Log) -> None:
+    found = partition_source(experiment, folder / "partition.npz", folder, log)
+    RunDir(folder).write_json(FIGURES, found)
 
 
 @dataclass(frozen=True)

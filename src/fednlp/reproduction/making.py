@@ -1,18 +1,23 @@
-"""Does the runs of tables and figures one after the other, while the budget lasts."""
+"""Does the runs of tables and figures, one after the other or several at once, while the budget lasts."""
 
-import os
+import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fednlp.clock import cpu_seconds
 from fednlp.errors import FednlpError
 from fednlp.formatting.units import human_seconds, plural
 from fednlp.reproduction import folder
 from fednlp.reproduction.budget import Step, choose
 from fednlp.reproduction.expecting import expected_seconds
 from fednlp.reproduction.jobs import Job, Work, one_line
+from fednlp.runtime.job_process import JobProcess
 from fednlp.simulation.callback import Callback
+from fednlp.simulation.going_on import jobs_of
 from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.runs_callback import RunsCallback
 
 Now = Callable[[], float]
 
@@ -41,16 +46,62 @@ class _Deadline:
         self._to.finished(run, summary)
 
 
+class _SharedClock:
+    """Divides the time among the jobs that are being done: their shares sum to the time in which any was.
+
+    Args:
+        now: The clock, in seconds.
+    """
+
+    def __init__(self, now: Now) -> None:
+        self._now, self._since = now, now()
+        self._each = 0.0
+        self._doing = 0
+
+    def begin(self) -> float:
+        """Return the reading at which a job begins."""
+        found = self.reading()
+        self._doing += 1
+        return found
+
+    def end(self, begun: float) -> float:
+        """Return the share of a job that ends.
+
+        Args:
+            begun: The reading at which it began.
+        """
+        found = self.reading()
+        self._doing -= 1
+        return found - begun
+
+    def reading(self) -> float:
+        """Return the share of a job that is done from the first moment on."""
+        now = self._now()
+        if self._doing:
+            self._each += (now - self._since) / self._doing
+        self._since = now
+        return self._each
+
+
+@dataclass(frozen=True)
+class _Begun:
+    """A job that is being done: the seconds that its share is expected to take, from which reading of the clock on."""
+
+    expected: float
+    reading: float
+
+
 class Making:
     """Some tables and figures of one folder that are made while a budget lasts.
 
     Args:
         asked: The tables and figures.
         out: The folder.
-        record: How long its jobs took.
+        record: How long its jobs took: of jobs at once, each its share of the time.
         callback: Reports progress.
         end: When the budget is spent.
         now: The clock, in seconds.
+        at_once: How many jobs are done at once.
 
     Attributes:
         failed: A message for each job, by its name, that failed in this call or whose run was damaged before.
@@ -64,10 +115,18 @@ class Making:
         callback: Callback,
         end: float,
         now: Now,
+        at_once: int = 1,
     ) -> None:
         self._asked, self._out, self._record = asked, out, record
         self._callback, self._end, self._now = callback, end, now
         self._jobs = {job.name: job for work in asked for job in work.every}
+        self._left = {job.name: job for work in asked for job in work.left}
+        self._at_once = min(at_once, max(1, len(self._left)))
+        self._told = RunsCallback(callback, len(self._left), at_once=True) if self._at_once > 1 else None
+        self._clock = _SharedClock(now)
+        self._begun: dict[str, _Begun] = {}
+        self._lock = threading.RLock()
+        self._lasts = True
         self._ended_by = "the time was over"
         self.failed = {job.name: job.damage for job in self._jobs.values() if job.damage}
         for message in self.failed.values():
@@ -75,26 +134,34 @@ class Making:
 
     def make(self) -> None:
         """Carry out job after job while one fits."""
-        lasts = True
-        while lasts:
+        with jobs_of([job.experiment for job in self._left.values()], self._at_once) as processes:
+            processes.each(self._take, self._carry_out)
+
+    def _take(self) -> Job | None:
+        """Return the job to begin; None where none fits, or others have to be done before."""
+        with self._lock:
             left, steps = self._end - self._now(), self._steps()
-            chosen = choose(steps, left)
+            reading = self._clock.reading()
+            taken = sum(max(0.0, one.expected - (reading - one.reading)) for one in self._begun.values())
+            chosen = choose(steps, left - taken) if self._lasts else []
             if not chosen:
-                if steps and left > 0:
+                if steps and left > 0 and self._lasts and not self._begun:
                     least = min(sum(dict(step.jobs).values()) for step in steps)
                     self._callback.log(
                         f"nothing is begun in the {human_seconds(left)} left: what takes least needs about "
                         f"{human_seconds(least)}; give a larger --budget"
                     )
-                return
-            job = self._jobs[chosen[0].jobs[0][0]]
-            ahead = sum(dict(pair for step in chosen for pair in step.jobs).values())
+                return None
+            name, expected = chosen[0].jobs[0]
+            ahead = sum(dict(pair for step in chosen for pair in step.jobs).values()) + taken
             done = len(self._jobs) - len({one.name for work in self._asked for one in work.left})
-            self._callback.log(
-                f"{done} of {plural(len(self._jobs), 'run')} done; next {job.name}; what fits takes about "
+            (self._told or self._callback).log(
+                f"{done} of {plural(len(self._jobs), 'run')} done; next {name}; what fits takes about "
                 f"{human_seconds(ahead)} of the {human_seconds(left)} left"
             )
-            lasts = self._carry_out(job)
+            self._record.spent_at_least(name, self._jobs[name].seconds_in_rounds / self._at_once)
+            self._begun[name] = _Begun(expected, self._clock.begin())
+            return self._jobs[name]
 
     def reasons(self, works: Sequence[Work]) -> dict[tuple[str, str], str]:
         """Return why tables and figures are not finished, those that were not asked for among them."""
@@ -116,43 +183,49 @@ class Making:
             found[work.id] = "; ".join(reasons)
         return {of: reason for of, reason in found.items() if reason}
 
-    def _carry_out(self, job: Job) -> bool:
-        """Do one job, and write down why it failed, if it did; return whether the budget lasted for it."""
-        self._record.spent_at_least(job.name, job.seconds_in_rounds)
-        begun, computed = self._now(), _cpu_seconds()
+    def _carry_out(self, job: Job, process: JobProcess | None) -> None:
+        """Do one job, and write down why it failed, if it did, or that the budget did not last for it."""
+        told = self._told.of(job.name) if self._told else self._callback
+        computed = _cpu_seconds(process)
         try:
-            job.carry_out(_Deadline(self._callback, self._end, self._now))
+            job.carry_out(_Deadline(told, self._end, self._now), process)
         except _BudgetSpent:
-            self._callback.log(f"{job.name} goes on in the next call: the budget is spent")
-            return False
+            self._lasts = False
+            told.log(f"{job.name} goes on in the next call: the budget is spent")
         except FednlpError as error:
             self.failed[job.name] = one_line(error)
-            self._callback.log(f"{job.name} failed: {self.failed[job.name]}")
+            told.log(f"{job.name} failed: {self.failed[job.name]}")
         except BaseException:
             self._ended_by = "it was interrupted"
             raise
         finally:
-            self._record.spend(job.name, self._now() - begun, _cpu_seconds() - computed)
-            folder.write(self._out, self._record)
-        return True
+            if self._told:
+                self._told.done()
+            with self._lock:
+                share = self._clock.end(self._begun.pop(job.name).reading)
+                self._record.spend(job.name, share, _cpu_seconds(process) - computed)
+                folder.write(self._out, self._record)
 
     def _steps(self) -> list[Step]:
-        """Return the unfinished steps of all entries whose jobs did not fail."""
-        expected = expected_seconds(self._jobs.values(), self._record)
+        """Return the unfinished steps of all entries whose jobs did not fail, without the jobs that are being done."""
+        expected = expected_seconds(self._jobs.values(), self._record, self._at_once)
         found = []
         for work in self._asked:
             left = {job.name for job in work.left}
+            if any(job.name in self._begun for job in work.before):
+                continue
             for seed in sorted({job.seed for job in work.every}):
                 todo = [job for job in (*work.before, *_of_seed(work, seed)) if job.name in left]
-                if todo and not any(job.name in self.failed for job in todo):
-                    costs = {job.name: expected[job.name] for job in todo}
+                if any(job.name in self.failed for job in todo):
+                    continue
+                costs = {job.name: expected[job.name] for job in todo if job.name not in self._begun}
+                if costs:
                     found.append(Step(work.id, seed, tuple(costs.items())))
         return found
 
 
-def _cpu_seconds() -> float:
-    """Return the CPU seconds of this process, and of its workers that have ended, as those of a run have after it."""
-    return sum(os.times()[:4])
+def _cpu_seconds(process: JobProcess | None) -> float:
+    return cpu_seconds() if process is None else process.cpu_seconds
 
 
 def _of_seed(work: Work, seed: int) -> list[Job]:

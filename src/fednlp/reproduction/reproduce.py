@@ -53,6 +53,7 @@ class Request:
         most_seeds: At most so many seeds.
         join: Folders of other reproductions, or of their pages, whose figures are joined with those found here;
             those of earlier calls are remembered.
+        jobs: How many runs are done at once.
     """
 
     papers: Sequence[str]
@@ -61,6 +62,7 @@ class Request:
     overrides: Sequence[str] = ()
     most_seeds: int = 100
     join: Sequence[Path] = ()
+    jobs: int = 1
 
 
 def reproduce(
@@ -108,7 +110,7 @@ def reproduce(
             if work.wrong:
                 callback.log(f"{work.entry.id} cannot be made: {work.reason}")
         say_what_is_known(asked, joined, callback.log)
-        making = Making(asked, out, record, callback, end, now)
+        making = Making(asked, out, record, callback, end, now, request.jobs)
         try:
             making.make()
         finally:
@@ -127,6 +129,8 @@ def check(papers: Sequence[Paper], request: Request) -> None:
         ConfigError: An entry or a data set that no paper has, a folder or an experiment that does not exist, or no
             seed.
     """
+    if request.jobs < 1:
+        raise ConfigError(f"--jobs {request.jobs}: at least 1 is needed")
     if request.most_seeds < 1:
         raise ConfigError(f"--seeds {request.most_seeds}: at least 1 is needed")
     entries = [entry for paper in papers for entry in paper.entries]

@@ -1,5 +1,6 @@
 """Compare algorithms and baselines over seeds; finished runs are not repeated."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from glob import has_magic
@@ -12,41 +13,16 @@ from fednlp.config.sections import BASELINES, Data
 from fednlp.data.catalogue import CATALOGUE
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError, DataError, RunError
-from fednlp.formatting.units import plural
+from fednlp.formatting.units import human_seconds, plural
+from fednlp.runtime.job_process import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
+from fednlp.simulation.going_on import go_on, jobs_of
 from fednlp.simulation.new_run_dir import settings_hash
-from fednlp.simulation.run import resume, run
 from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.runs_callback import RunsCallback
 from fednlp.simulation.same_data import SameData
 from fednlp.simulation.trial_plan import Settings
-
-
-class _LogOnce:
-    """A callback of several runs: data and partition, logged before the first run, are not logged again."""
-
-    def __init__(self, callback: Callback) -> None:
-        self._to = callback
-        self._logged: set[str] = set()
-        self._begun = False
-        self.on_progress, self.on_round = callback.on_progress, callback.on_round
-
-    def log(self, text: str) -> None:
-        """Log a text, unless it was logged before another run began."""
-        if self._begun or text not in self._logged:
-            self._to.log(text)
-        if not self._begun:
-            self._logged.add(text)
-
-    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """Report that the rounds begin; from here on everything is logged."""
-        self._begun = True
-        self._to.started(run, experiment, rounds, done)
-
-    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Report that the run is finished."""
-        self._begun = False
-        self._to.finished(run, summary)
 
 
 @dataclass(frozen=True)
@@ -178,6 +154,7 @@ def compare(
     callback: Callback | None = None,
     settings: Mapping[str, Settings] | None = None,
     same_data: SameData | None = None,
+    jobs: int = 1,
 ) -> list[Planned]:
     """Run the unfinished runs of a comparison; return all of its runs.
 
@@ -190,43 +167,55 @@ def compare(
         callback: Reports progress; by default as for :func:`fednlp.run`.
         settings: Settings of single methods over the common ones, such as those that :func:`fednlp.tune` chose.
         same_data: Checks the data against those of other runs too, such as the trials of a search.
+        jobs: How many runs are done at once, each in a process of its own with its share of the cores and GPUs. It
+            changes the speed, never the result.
 
     Raises:
         FednlpError: As for :func:`plan` and :func:`fednlp.run`, or the data have changed since an earlier run;
             finished runs are kept.
     """
     experiment = config.as_experiment(experiment)
-    callback = _LogOnce(callback or default_callback())
+    callback = callback or default_callback()
     runs = plan(experiment, algorithms, baselines or [], seeds, out, settings)
-    done = sum(planned.state == "done" for planned in runs)
-    if done:
-        callback.log(f"{done} of {plural(len(runs), 'run')} done already")
+    left = [planned for planned in runs if planned.state != "done"]
+    if len(left) < len(runs):
+        callback.log(f"{len(runs) - len(left)} of {plural(len(runs), 'run')} done already")
     same_data = same_data or SameData()
     for planned in runs:
         same_data.add(planned.experiment, planned.folder)
-    for planned in runs:
+    told, begun = RunsCallback(callback, len(left), jobs > 1), time.monotonic()
+
+    def do(planned: Planned, process: JobProcess | None) -> None:
         try:
-            complete(planned, callback, same_data)
+            complete(planned, told.of(planned.folder.name), same_data, process)
         except ConfigError as error:
             raise ConfigError(f"{planned.method}: {error}", error.problems) from None
+        done = told.done()
+        if done < len(left):
+            rest = human_seconds((time.monotonic() - begun) / done * (len(left) - done))
+            told.log(f"{done} of {plural(len(left), 'run')} done; about {rest} left")
+
+    waiting = iter(left)
+    with jobs_of([planned.experiment for planned in left], jobs) as at_once:
+        at_once.each(lambda: next(waiting, None), do)
     return runs
 
 
-def complete(planned: Planned, callback: Callback, same_data: SameData) -> None:
+def complete(
+    planned: Planned, callback: Callback, same_data: SameData, process: JobProcess | None = None
+) -> None:
     """Do what is left of one run of a comparison: all of it, the rest, or nothing.
 
     Args:
         planned: The run.
         callback: Reports progress.
         same_data: Of the comparison.
+        process: Where it is done; None for this process.
 
     Raises:
         FednlpError: As for :func:`fednlp.run`; or the data have changed since an earlier run.
     """
     if planned.state != "done" and not RunDir(planned.folder).state.is_file():  # else resume checks them
         same_data.require(planned.experiment, callback.log)
-    if planned.state == "begun":
-        resume(planned.folder, expected=planned.experiment, callback=callback)
-    elif planned.state == "new":
-        run(planned.experiment, planned.folder, callback=callback)
+    go_on(planned.experiment, planned.folder, callback, process)
     same_data.add(planned.experiment, planned.folder)

@@ -6,7 +6,8 @@ are compared on these, by successive halving. Trials are kept on disk, so that a
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,11 +22,13 @@ from fednlp.formatting.units import is_share, metric_title, metric_value, plural
 from fednlp.reports.client_tensors import keeps_tensors
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
+from fednlp.runtime.job_process import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
+from fednlp.simulation.going_on import go_on, jobs_of
 from fednlp.simulation.halving import Stage, best
-from fednlp.simulation.run import resume, run
 from fednlp.simulation.run_dir import RunDir, remedy
+from fednlp.simulation.runs_callback import RunsCallback
 from fednlp.simulation.same_data import SameData
 from fednlp.simulation.trial_plan import Candidate, MethodSearch, Settings, plan_searches, shown
 
@@ -62,6 +65,7 @@ def tune(
     validation_fraction: float = 0.2,
     callback: Callback | None = None,
     same_data: SameData | None = None,
+    jobs: int = 1,
 ) -> dict[str, SearchResult]:
     """Choose the settings of each method on a validation part of the training examples.
 
@@ -81,6 +85,7 @@ def tune(
         callback: Reports progress; by default as for :func:`fednlp.run`.
         same_data: Checks the data of the trials; given to :func:`fednlp.compare` too, it checks those of its runs
             against the trials'.
+        jobs: How many trials are trained at once, as for :func:`fednlp.compare`.
 
     Returns:
         The result of each method. :func:`fednlp.compare` takes the chosen settings as ``settings``:
@@ -111,10 +116,29 @@ def tune(
     )
     for search in searches:
         callback.log(search.describe())
-    trial, same_data = _TrialCallback(callback), same_data or SameData()
-    for candidate in (one for search in searches for one in search.candidates):
+    same_data = same_data or SameData()
+    candidates = [one for search in searches for one in search.candidates]
+    for candidate in candidates:
         same_data.add(candidate.experiment, candidate.folder)
-    return {search.method: _searched(search, trial, same_data) for search in searches}
+    told = RunsCallback(callback, sum(search.parts for search in searches), jobs > 1)
+    halvings = [_Halving(search, told.log) for search in searches]
+
+    def take() -> _Trial | None:
+        return next((trial for one in halvings if (trial := one.take()) is not None), None)
+
+    def do(trial: _Trial, process: JobProcess | None) -> None:
+        search, candidate = trial.of.search, trial.of.search.candidates[trial.number]
+        upto = None if search.in_full else trial.stage.rounds
+        result = _result(candidate, upto, told.of(candidate.folder.name), same_data, process)
+        same_data.add(candidate.experiment, candidate.folder)
+        metric = RunDir(candidate.folder).read_json("environment.json")["data"]["metric"]
+        told.log(_line(search, candidate, trial.stage, result, metric))
+        told.done()
+        trial.of.put(trial, result, metric)
+
+    with jobs_of([one.experiment for one in candidates], jobs) as at_once:
+        at_once.each(take, do)
+    return {one.search.method: one.result() for one in halvings}
 
 
 def tuning_table(results: Mapping[str, SearchResult]) -> Table:
@@ -186,62 +210,118 @@ class _Paused(Exception):
 
 
 class _TrialCallback:
-    """A callback of trials: it shows one line for each, and pauses a trial after its stage."""
+    """The callback of a trial: its line follows when it is done, and it is paused after its stage.
 
-    def __init__(self, callback: Callback) -> None:
-        self._to = callback
-        self._logged: set[str] = set()
-        self.on_progress, self.started = callback.on_progress, callback.started
-        self.until: int | None = None
+    Args:
+        callback: Reports progress.
+        until: The last round of the stage; None where that is the trial's last one.
+    """
 
-    def log(self, text: str) -> None:
-        """Log a text once: data and partition are those of all trials."""
-        if text not in self._logged:
-            self._logged.add(text)
-            self._to.log(text)
+    def __init__(self, callback: Callback, until: int | None) -> None:
+        self.log, self.started, self.on_progress = callback.log, callback.started, callback.on_progress
+        self._until = until
 
     def on_round(self, line: dict[str, Any], left: float | None) -> None:
         """Pause the trial at the end of its stage."""
-        if line["round"] == self.until:
+        if line["round"] == self._until:
             raise _Paused
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
-        """Show nothing: the trial's line follows."""
+        """Show nothing."""
 
 
-def _searched(search: MethodSearch, callback: _TrialCallback, same_data: SameData) -> SearchResult:
-    """Run what is left of one method's search."""
-    results: list[list[tuple[float, float] | None]] = [[] for _ in search.candidates]
-    left, metric = list(range(len(search.candidates))), ""
-    for stage in search.plan[-1:] if search.in_full else search.plan:
-        for number in left:
-            candidate = search.candidates[number]
-            upto = None if search.in_full else stage.rounds
-            results[number].append(_result(candidate, upto, callback, same_data))
-            same_data.add(candidate.experiment, candidate.folder)
-            metric = RunDir(candidate.folder).read_json("environment.json")["data"]["metric"]
-            callback.log(_line(search, candidate, stage, results[number][-1], metric))
-        last = {number: results[number][-1] for number in left}
-        following = 1 if stage is search.plan[-1] else -(-len(left) // 2)
-        left = best(last, following)
-        for number in set(last) - set(left):
-            _remove_weights(search.candidates[number].folder)
-    if not search.candidates:
-        return SearchResult(search, (), {}, metric)
-    winner = search.candidates[left[0]]
-    if results[left[0]][-1] is None:
-        failed = winner.folder / _FAILED
-        why = (
-            json.loads(failed.read_text())["reason"] if failed.is_file() else f"their {metric} is not defined"
-        )
-        raise RunError(f"every trial of {search.method} failed ({why}): give other values")
-    _remove_weights(winner.folder)
-    callback.log(f"{search.method}: chosen {shown(winner.changes)}")
-    scores = tuple(tuple(one and one[0] for one in stages) for stages in results)
-    found = SearchResult(search, scores, winner.changes, metric)
-    for doubt in doubts(found):
-        callback.log(f"  {doubt}")
-    return found
+@dataclass(frozen=True)
+class _Trial:
+    """One trial, up to the end of a stage."""
+
+    of: "_Halving"
+    number: int
+    stage: Stage
+
+
+class _Halving:
+    """One method's search: gives out the trials of a stage, and goes on to the next when all of them are done.
+
+    Args:
+        search: What is tried.
+        log: Called with the settings that were chosen, and the doubts about them.
+    """
+
+    def __init__(self, search: MethodSearch, log: Callable[[str], None]) -> None:
+        self.search, self._log = search, log
+        self._lock = threading.Lock()
+        self._results: list[list[tuple[float, float] | None]] = [[] for _ in search.candidates]
+        self._stages = list(search.stages)
+        self._left = list(range(len(search.candidates)))
+        self._metric = ""
+        self._waiting: list[_Trial] = []
+        self._undone = 0
+        self._begin()
+
+    def take(self) -> _Trial | None:
+        """Return a trial that is to be done; None where others have to be done before, or all are."""
+        with self._lock:
+            return self._waiting.pop(0) if self._waiting else None
+
+    def put(self, trial: _Trial, result: tuple[float, float] | None, metric: str) -> None:
+        """Take the result of a trial, and where it is the last of a stage choose those that go on."""
+        with self._lock:
+            self._results[trial.number].append(result)
+            self._metric = metric
+            self._undone -= 1
+            if not self._undone:
+                self._halve(trial.stage)
+                self._begin()
+
+    def result(self) -> SearchResult:
+        """Return what came out of the search.
+
+        Raises:
+            RunError: All trials failed.
+        """
+        if not self.search.candidates:
+            return SearchResult(self.search, (), {}, self._metric)
+        winner = self._winner()
+        scores = tuple(tuple(one and one[0] for one in stages) for stages in self._results)
+        return SearchResult(self.search, scores, winner.changes, self._metric)
+
+    def _begin(self) -> None:
+        """Begin the next stage; after the last one say what was chosen."""
+        if self._stages and self._left:
+            stage = self._stages.pop(0)
+            self._waiting = [_Trial(self, number, stage) for number in self._left]
+            self._undone = len(self._waiting)
+        elif self._left:
+            winner = self._winner()
+            _remove_weights(winner.folder)
+            self._log(f"{self.search.method}: chosen {shown(winner.changes)}")
+            for doubt in doubts(self.result()):
+                self._log(f"  {doubt}")
+
+    def _halve(self, stage: Stage) -> None:
+        """Keep the better half of the trials, or the best after the last stage."""
+        last = {number: self._results[number][-1] for number in self._left}
+        following = 1 if stage is self.search.plan[-1] else -(-len(self._left) // 2)
+        self._left = best(last, following)
+        for number in set(last) - set(self._left):
+            _remove_weights(self.search.candidates[number].folder)
+
+    def _winner(self) -> Candidate:
+        """Return the best trial of the last stage.
+
+        Raises:
+            RunError: All trials failed.
+        """
+        winner = self.search.candidates[self._left[0]]
+        if self._results[self._left[0]][-1] is None:
+            failed = winner.folder / _FAILED
+            why = (
+                json.loads(failed.read_text())["reason"]
+                if failed.is_file()
+                else f"their {self._metric} is not defined"
+            )
+            raise RunError(f"every trial of {self.search.method} failed ({why}): give other values")
+        return winner
 
 
 def _line(
@@ -257,22 +337,23 @@ def _line(
 
 
 def _result(
-    candidate: Candidate, rounds: int | None, callback: _TrialCallback, same_data: SameData
+    candidate: Candidate,
+    rounds: int | None,
+    callback: Callback,
+    same_data: SameData,
+    process: JobProcess | None,
 ) -> tuple[float, float] | None:
     """Run a trial up to a round, or to its end; return its score and training loss there, None where it failed."""
     folder = RunDir(candidate.folder)
     if (candidate.folder / _FAILED).is_file():
         return None
     if not (folder.finished if rounds is None else _lines_at(folder, rounds)):
-        callback.until = rounds if rounds is not None and rounds < candidate.experiment.num_rounds else None
+        until = rounds if rounds is not None and rounds < candidate.experiment.num_rounds else None
         try:
             _drop_without_weights(folder)
             if not folder.state.is_file():  # else resume checks the data
                 same_data.require(candidate.experiment, callback.log)
-            if (candidate.folder / "resolved.toml").is_file():
-                resume(candidate.folder, expected=candidate.experiment, callback=callback)
-            else:
-                run(candidate.experiment, candidate.folder, callback=callback)
+            go_on(candidate.experiment, candidate.folder, _TrialCallback(callback, until), process)
         except _Paused:
             pass
         except RunError as error:

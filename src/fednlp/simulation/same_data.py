@@ -1,6 +1,7 @@
 """Runs whose scores are compared are trained on the same data: the digests that they keep say whether they are."""
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,6 +23,7 @@ class SameData:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.RLock()  # runs at once check their data in threads of their own
         self._first: dict[str, tuple[str, str]] = {}
         self._opened: dict[str, str] = {}
 
@@ -33,7 +35,8 @@ class SameData:
             digest: Of the data (:func:`digest_of`).
             where: The run, for people.
         """
-        return self._first.setdefault(files, (where, digest))[1] == digest
+        with self._lock:
+            return self._first.setdefault(files, (where, digest))[1] == digest
 
     def add(self, experiment: Experiment, folder: Path) -> None:
         """Check the data of the run in a folder, if something was trained there.
@@ -67,8 +70,9 @@ class SameData:
         files = files_of(experiment)
         if files not in self._first:
             return
-        if files not in self._opened:
-            self._opened[files] = open_data(experiment, log).content[:_DIGITS]
+        with self._lock:
+            if files not in self._opened:
+                self._opened[files] = open_data(experiment, log).content[:_DIGITS]
         first, digest = self._first[files]
         if self._opened[files] != digest:
             raise RunError(

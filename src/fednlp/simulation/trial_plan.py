@@ -68,6 +68,18 @@ class MethodSearch:
         """Whether each trial is trained in full, since the method has no rounds."""
         return any(one.experiment.algorithm.name in WITHOUT_ROUNDS for one in self.candidates)
 
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        """The stages after which its trials are compared: the last alone where each is trained in full."""
+        return self.plan[-1:] if self.in_full else self.plan
+
+    @property
+    def parts(self) -> int:
+        """How often a trial is trained up to the end of a stage."""
+        if self.in_full or not self.candidates:
+            return len(self.candidates)
+        return sum(stage.trials for stage in self.plan)
+
     def describe(self) -> str:
         """Return what is tried, and for how many rounds, in a sentence."""
         lacking = f"; it has no {', '.join(self.lacking)}" if self.lacking else ""
