@@ -41,8 +41,8 @@ def expected_seconds(jobs: Collection[Job], record: Record, at_once: int = 1) ->
 def slowness(record: Record, expected: Mapping[str, float], at_once: int = 1) -> float:
     """Return how many times longer than expected the finished jobs took.
 
-    Before the first it is 1, since the manifests' times are of two cores; with more than two jobs at once, each is taken
-    to have a core.
+    Before the first it is 1, since the manifests' times are of two cores; with more than two jobs at once, each is
+    taken to have a core.
 
     Args:
         record: The record.
