@@ -26,7 +26,8 @@ Outcome = Callable[[Path], dict[str, Any]]
 class Heard(NullCallback):
     """A callback that keeps what it is told."""
 
-    def __init__(self, until: str = "never") -> None:
+    def __init__(self, until: tuple[str, int] = ("never", 0)) -> None:
+        self.rounds: list[tuple[str, int]] = []
         self.logged: list[str] = []
         self.begun: list[tuple[str, str, int, int]] = []
         self.ended: list[tuple[str, int]] = []
@@ -34,9 +35,17 @@ class Heard(NullCallback):
         self._until = until
 
     def log(self, text: str) -> None:
-        """Keep a text; end all where it is the one that was asked for."""
+        """Keep a text."""
         self.logged.append(text)
-        if self._until in text:
+
+    def of_run(self, name: str) -> "HeardOfOne":
+        """Return the callback of a run."""
+        return HeardOfOne(self, name)
+
+    def round_of(self, name: str, number: int) -> None:
+        """Keep a round; end all where it is the one that was asked for."""
+        self.rounds.append((name, number))
+        if (name, number) == self._until:
             raise KeyboardInterrupt
 
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
@@ -47,13 +56,38 @@ class Heard(NullCallback):
         """Keep how many are done."""
         self.progress.append((done, of, what))
 
-    def on_round(self, line: dict[str, Any], left: float | None) -> None:
-        """Refuse: nobody could say of which run it is."""
-        raise AssertionError
-
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
         """Keep which run ended."""
         self.ended.append((run.folder.name, summary["rounds"]))
+
+
+class HeardOfOne(Heard):
+    """The callback of one run."""
+
+    def __init__(self, to: Heard, name: str) -> None:
+        super().__init__()
+        self._to, self._name = to, name
+        self.started, self.finished = to.started, to.finished  # type: ignore[method-assign]
+
+    def on_progress(self, done: int, of: int, what: str) -> None:
+        """Refuse: the bar is that of all runs."""
+        raise AssertionError
+
+    def on_round(self, line: dict[str, Any], left: float | None) -> None:
+        """Keep a round."""
+        self._to.round_of(self._name, line["round"])
+
+
+class Stop(Exception):
+    """What a callback raises."""
+
+
+class EarlyStop(NullCallback):
+    """A user's callback, which knows nothing of runs at once: it stops each run after its first round."""
+
+    def on_round(self, line: dict[str, Any], left: float | None) -> None:
+        """Stop it."""
+        raise Stop
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +115,8 @@ def test_runs_at_once_are_those_one_by_one(
     assert sorted(name for name, _ in heard.ended) == sorted(one_by_one)
     assert heard.progress[-1] == (6, 6, "runs")
     for name in one_by_one:
-        own = [text for text in heard.logged if text.startswith(f"{name}: round ")]
-        assert len(own) == len(RunDir(tmp_path / "cmp" / name).round_lines())
+        own = [number for run, number in heard.rounds if run == f"tiny/{name}"]
+        assert own == [line["round"] for line in RunDir(tmp_path / "cmp" / name).round_lines()]
     assert len([text for text in heard.logged if text.startswith("lengths: ")]) == 1, "the data are told once"
     assert len([text for text in heard.logged if " of 6 runs done; about " in text]) == 5
 
@@ -90,7 +124,7 @@ def test_runs_at_once_are_those_one_by_one(
 def test_a_stop_keeps_the_rounds_and_the_next_call_goes_on(
     one_by_one: dict[str, dict[str, Any]], experiment: Make, tmp_path: Path, outcome: Outcome
 ) -> None:
-    heard = Heard(until="fedavg-seed0: round 2/")
+    heard = Heard(until=("tiny/fedavg-seed0", 2))
     with pytest.raises(KeyboardInterrupt):
         compare(experiment(), ["fedavg", "fedopt"], ["local"], 2, tmp_path / "cmp", heard, jobs=2)
     stopped = RunDir(tmp_path / "cmp" / "fedavg-seed0")
@@ -100,20 +134,57 @@ def test_a_stop_keeps_the_rounds_and_the_next_call_goes_on(
     assert outcomes(runs, outcome) == one_by_one
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_what_a_callback_raises_stops_a_run_after_its_round(
+    jobs: int, experiment: Make, tmp_path: Path
+) -> None:
+    with pytest.raises(Stop):
+        compare(experiment(), ["fedavg", "fedopt"], out=str(tmp_path), callback=EarlyStop(), jobs=jobs)
+    lines = [RunDir(tmp_path / f"{name}-seed0").round_lines() for name in ("fedavg", "fedopt")]
+    assert max(map(len, lines)) == 1
+
+
 def test_the_first_mistake_is_said_and_what_is_done_is_kept(experiment: Make, tmp_path: Path) -> None:
     """One of the variants has fewer clients than it needs, which only its run finds out."""
     sites = {"min_clients": 6, "clients_per_round": 6, "partition": {"method": "natural", "field": "site"}}
     tables = experiment({"partition": None}).model_dump(exclude_none=True)
     del tables["partition"]
     made = config.parse({**tables, "variants": {"good": {}, "bad": sites}}, "tiny")
-    found = []
+    found, heard = [], Heard()
     for jobs in (1, 2):
         with pytest.raises(ConfigError) as caught:
-            compare(made, ["good", "bad"], out=tmp_path / str(jobs), jobs=jobs)
+            compare(made, ["good", "bad"], out=tmp_path / str(jobs), callback=heard, jobs=jobs)
         found.append((str(caught.value), caught.value.problems))
     assert found[0] == found[1]
     assert found[0][0].startswith("bad: min_clients = 6, but the partition has 5 clients")
     assert RunDir(tmp_path / "1" / "good-seed0").finished
+    assert "tiny/bad-seed0 failed; the other runs are stopped, and go on with the next call" in heard.logged
+
+
+def test_an_error_in_own_code_says_where(
+    document: Callable[..., dict[str, Any]],
+    here: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (here / "mistaken.py").write_text(
+        "from dataclasses import replace\nimport fednlp\n\n"
+        "def sample(*given):\n    raise ValueError('my mistake')\n\n"
+        "def method(clients_per_round):\n    return replace(fednlp.fedavg(clients_per_round), sample=sample)\n"
+    )
+    (here / "tiny.toml").write_text(tomli_w.dumps(document({"runtime.workers": 1})))
+    monkeypatch.setenv("PYTHONPATH", str(here))
+    monkeypatch.syspath_prepend(here)
+    said = []
+    for jobs in ("1", "2"):
+        arguments = ["compare", "tiny.toml", "--algorithms", "mistaken:method", "--seeds", "2"]
+        monkeypatch.setattr("sys.argv", ["fednlp", *arguments, "--jobs", jobs, "--out", jobs])
+        with pytest.raises(SystemExit) as caught:
+            main()
+        assert caught.value.code == 1
+        said.append(capsys.readouterr().err)
+    assert said[0] == said[1]
+    assert "ValueError: my mistake: raised by your own code (mistaken.py, line 5)" in said[1]
 
 
 def test_a_method_that_lies_in_this_process_alone_is_refused(
@@ -182,7 +253,10 @@ def test_on_the_command_line(
         main()
     assert not caught.value.code
     printed = capsys.readouterr().out
-    assert "fedavg-seed0: round 1/2" in printed
+    assert "starting 2 processes" in printed
+    assert "tiny/fedavg-seed0: tiny: fedavg on " in printed
+    assert "tiny/fedavg-seed0: round 1/2" in printed
+    assert "tiny/fedavg-seed0: finished, accuracy 0." in printed
     assert "1 of 2 runs done; about " in printed
     assert all(RunDir(here / "2" / f"{name}-seed0").finished for name in ("fedavg", "fedprox"))
     monkeypatch.setattr("sys.argv", ["fednlp", "compare", "tiny.toml", "--jobs", "0", "--out", "0"])

@@ -94,6 +94,22 @@ def writing(folder: Path, remedy: str = ELSEWHERE) -> Iterator[None]:
 
 
 @contextmanager
+def writing_tensors() -> Iterator[None]:
+    """Turn the errors of safetensors, which hide the system's number, into those of the system.
+
+    Raises:
+        OSError: The disk is full, or the file cannot be written.
+    """
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except SafetensorError as error:
+        number = errno.ENOSPC if "os error 28" in str(error) or "code: 28" in str(error) else errno.EIO
+        raise OSError(number, str(error)) from None
+
+
+@contextmanager
 def atomic(path: Path, remedy: str = ELSEWHERE, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Open a file for writing that gets its name only when it is complete and on the disk.
 

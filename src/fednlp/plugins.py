@@ -112,8 +112,12 @@ def place_of(error: BaseException) -> str | None:
         error: An exception that was caught.
 
     Returns:
-        The place that is nearest to the error; None where none of the user's own code was running.
+        The place that is nearest to the error; None where none of the user's own code was running. An error of another
+        process has its place with it.
     """
+    known: str | None = getattr(error, "place", None)
+    if known is not None:
+        return known
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if not frame.filename.startswith(("<", *(f"{folder}{os.sep}" for folder in _LIBRARIES))):
             return f"{Path(frame.filename).name}, line {frame.lineno}"

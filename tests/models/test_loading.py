@@ -1,5 +1,6 @@
-"""A model is numbers and words: code that comes with one is never run, whatever standard input says."""
+"""A model is numbers and words: code that comes with one is never run. It is written as it was loaded."""
 
+import errno
 import io
 import json
 import shutil
@@ -11,7 +12,13 @@ import pytest
 import torch
 
 from fednlp.errors import ModelError
-from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
+from fednlp.models.pretrained import (
+    load_tokenizer,
+    longest_text,
+    pretrained_model,
+    save_model,
+    save_tokenizers,
+)
 
 CLASSIFIER = "AutoModelForSequenceClassification"
 EVIL = """
@@ -122,3 +129,40 @@ def test_what_a_checkpoint_lacks_is_never_memory_that_nobody_set(
     finally:
         torch.use_deterministic_algorithms(False)
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+@pytest.mark.parametrize("kept", [{}, {"truncation": 9, "padding": 5}], ids=["plain", "cutting"])
+def test_a_tokenizer_is_written_as_it_was_loaded_whatever_was_tokenised(
+    kept: dict[str, int], tiny_model: Path, tmp_path: Path
+) -> None:
+    source = tmp_path / "source"
+    first = load_tokenizer(str(tiny_model))
+    if kept:
+        first.backend_tokenizer.enable_truncation(kept["truncation"], stride=2, direction="left")
+        first.backend_tokenizer.enable_padding(length=kept["padding"], pad_token="[PAD]")
+    first.save_pretrained(source)
+    used, unused = load_tokenizer(str(source)), load_tokenizer(str(source))
+    used(["some words of a text"], truncation=True, max_length=3, padding=True)
+    for name, one in (("used", used), ("unused", unused)):
+        save_tokenizers(one, None, tmp_path / name)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "unused").iterdir()}
+    assert {path.name: path.read_bytes() for path in (tmp_path / "used").iterdir()} == files
+    assert ('"max_length": 9' in files["tokenizer.json"].decode()) is bool(kept)
+
+
+def test_a_model_on_a_full_disk_is_an_error_of_the_system(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import safetensors
+    import transformers.modeling_utils as loading
+
+    def full(*given: object, **more: object) -> None:
+        raise safetensors.SafetensorError(
+            "Error while serializing: I/O error: No space left on device (os error 28)"
+        )
+
+    monkeypatch.setattr(loading, "safe_save_file", full)
+    model = pretrained_model(str(tiny_model), CLASSIFIER, {"num_labels": 2}, {}, seed=0)
+    with pytest.raises(OSError, match="os error 28") as caught:
+        save_model(model, load_tokenizer(str(tiny_model)), tmp_path / "out", "card")
+    assert caught.value.errno == errno.ENOSPC

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 
 from fednlp import errors
 from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
+from fednlp.plugins import place_of
 from fednlp.runtime import job_process
 from fednlp.runtime.job import as_message
-from fednlp.runtime.job_process import Interrupted, JobProcess, Share, as_error, shares
+from fednlp.runtime.job_process import Fault, Interrupted, JobProcess, Share, as_error, shares
 from fednlp.runtime.jobs import Jobs
 
 Call = Callable[..., Any]
@@ -211,10 +212,10 @@ def test_an_error_is_the_same_as_here(kind: str, call: Call) -> None:
 
 @given(st.sampled_from(KINDS), st.text(), st.lists(st.text(), min_size=1), st.text())
 def test_errors_come_through_a_message(kind: str, text: str, problems: list[str], what: str) -> None:
-    error: Any = getattr(errors, kind)(text)
+    error: Any = type("NotInErrors", (getattr(errors, kind),), {})(text)
     error.problems, error.what = problems, what
     again = as_error(as_message(error))
-    assert type(again) is type(error)
+    assert type(again) is getattr(errors, kind), "the nearest class that all know"
     assert str(again) == text
     if isinstance(again, ConfigError):
         assert again.problems == problems
@@ -223,8 +224,14 @@ def test_errors_come_through_a_message(kind: str, text: str, problems: list[str]
 
 
 def test_a_fault_is_named_and_the_process_goes_on(call: Call) -> None:
-    with pytest.raises(RunError, match="a process for jobs failed: ValueError: that is wrong"):
+    """It has the name and the place of the error there, and its traceback as a note."""
+    with pytest.raises(Fault, match="that is wrong") as caught:
         call("fail", kind="none", problems=[])
+    assert type(caught.value).__name__ == "ValueError"
+    place = place_of(caught.value)
+    assert place is not None
+    assert place.startswith("errand.py, line ")
+    assert "Traceback (most recent call last)" in caught.value.__notes__[0]
     assert call("add", a=1, b=2) == 3
 
 
@@ -260,25 +267,81 @@ def test_an_interrupt_ends_what_is_being_done(
     assert file.read_text() == ("interrupted" if how == "wait" else "begun")
 
 
-def test_ctrl_c_interrupts_all(path: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("how", "times"), [("wait", 1), ("stubborn", 2)])
+def test_ctrl_c_interrupts_all_and_a_second_one_kills(
+    how: str, times: int, path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = [tmp_path / name for name in "ab"]
-    waiting = iter(files)
+    waiting, running = iter(files), []
+    if (
+        times > 1
+    ):  # the test takes the time that is left for processes to end by themselves only if it is not ended
+        monkeypatch.setattr("fednlp.runtime.jobs.PATIENCE", 300.0)
 
     def press() -> None:
         for file in files:
             until(file, "begun")
-        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(times):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
 
     def do(file: Path, process: JobProcess | None) -> None:
         assert process is not None
-        process.do("errand:wait", {"file": str(file)}, lambda said: None)
+        running.append(process._running())
+        process.do(f"errand:{how}", {"file": str(file)}, lambda said: None)
 
     thread = threading.Thread(target=press)
     thread.start()
     with pytest.raises(KeyboardInterrupt), Jobs(2) as jobs:
         jobs.each(lambda: next(waiting, None), do)
     thread.join()
-    assert [file.read_text() for file in files] == ["interrupted", "interrupted"]
+    assert [file.read_text() for file in files] == ["interrupted" if times == 1 else "begun"] * 2
+    assert all(one.poll() is not None for one in running), "none of them stays behind"
+
+
+def test_a_process_is_interrupted_though_a_shell_had_that_ignored(path: None, tmp_path: Path) -> None:
+    """A shell without job control starts what runs in the background so."""
+    file, before = tmp_path / "file", signal.signal(signal.SIGINT, signal.SIG_IGN)
+    made = JobProcess(Share(()))
+    try:
+        made._running()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+    def press() -> None:
+        until(file, "begun")
+        made.interrupt()
+
+    thread = threading.Thread(target=press)
+    thread.start()
+    with pytest.raises(Interrupted):
+        made.do("errand:wait", {"file": str(file)}, lambda said: None)
+    thread.join()
+    assert file.read_text() == "interrupted"
+    made.close()
+
+
+def test_a_process_that_somebody_else_interrupts_is_named(call: Call, process: JobProcess) -> None:
+    def hear(said: Any) -> None:
+        if said["number"] == 1:
+            assert process._process is not None
+            os.kill(process._process.pid, signal.SIGINT)
+
+    with pytest.raises(RunError, match="a process for jobs was interrupted"):
+        call("count", hear, upto=10**9)
+
+
+def test_what_was_interrupted_is_stopped_at_the_next_thing_it_says(call: Call, process: JobProcess) -> None:
+    """Even where a library has swallowed the interrupt."""
+    heard: list[Any] = []
+
+    def hear(said: Any) -> None:
+        heard.append(said)
+        process._stopped = True
+
+    with pytest.raises(Interrupted):
+        call("count", hear, upto=10**9)
+    assert len(heard) == 1
 
 
 def test_nothing_is_begun_after_an_interrupt(process: JobProcess) -> None:

@@ -78,22 +78,36 @@ class Console:
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
         """Print the title of the run."""
         self._rounds, self._folder = rounds, run.folder
-        data, path = run.read_json("environment.json")["data"], experiment.data.path
-        self._curve, self._metric = [], data.get("metric", "accuracy")
-        known = experiment.data.name or (path if isinstance(path, str) else data["name"])
-        self.output.print(
-            clean(
-                f"{experiment.name}: {experiment.algorithm.name} on {known}, {experiment.model.name_or_path}, "
-                f"{plural(rounds, 'round')}{f', {done} done' if done else ''} -> {run.folder}"
-            ),
-            style="bold",
-            markup=False,
-            soft_wrap=True,
-        )
+        self._curve, self._metric = [], metric_of(run)
+        self.print_title(title(run, experiment, rounds, done))
         ranks = rank_of()[1]
         if ranks > 1:
             self.log(f"{ranks} ranks: when one is lost, mpirun ends them all; then {self._command()}")
         self.begin()
+
+    def of_run(self, name: str) -> "RunLines":
+        """Return the callback of one of several runs at once, which share the bar.
+
+        Args:
+            name: What its lines begin with.
+        """
+        return RunLines(self, name)
+
+    def beside(self, folder: Path) -> None:
+        """Show the bar of several runs, one of which begins in a folder."""
+        self._folder = folder
+        if self._task is None:
+            self.begin()
+
+    def print_title(self, text: str) -> None:
+        """Print the title of a run."""
+        self.output.print(clean(text), style="bold", markup=False, soft_wrap=True)
+
+    def print_round(self, text: str, line: dict[str, Any]) -> None:
+        """Print a round's line, and what went wrong in it."""
+        self._progress.console.print(text, markup=False, soft_wrap=True)
+        for warning in round_warnings(line):
+            self._progress.console.print(clean(f"  warning: {warning}"), style="yellow", markup=False)
 
     def begin(self) -> None:
         """Show a bar, which :meth:`on_progress` moves."""
@@ -112,10 +126,7 @@ class Console:
         score = round_score(line, self._metric)
         if score is not None:
             self._curve.append((line["round"], score))
-        text = round_text(line, self._rounds, self._metric, left)
-        self._progress.console.print(text, markup=False, soft_wrap=True)
-        for warning in round_warnings(line):
-            self._progress.console.print(clean(f"  warning: {warning}"), style="yellow", markup=False)
+        self.print_round(round_text(line, self._rounds, self._metric, left), line)
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
         """Print the closing table, the curve and where everything is."""
@@ -156,13 +167,66 @@ class Console:
         if kind is not None and issubclass(kind, KeyboardInterrupt):
             begun = self._folder is not None
             again = self._command()
-            what = (
-                f"stopped; the rounds that are done are saved; {again}"
-                if begun
-                else f"stopped; nothing was begun{again and f'; {again}'}"
-            )
+            if begun:
+                what = f"stopped; the rounds that are done are saved; {again}"
+            elif again:
+                what = f"stopped before anything new was begun; what was done before is kept; {again}"
+            else:
+                what = "stopped; nothing was begun"
             print(f"\n{what}", file=sys.stderr)
             raise SystemExit(130)
+
+
+class RunLines:
+    """The callback of one of several runs at once: a line for each round, and one at the end.
+
+    Args:
+        console: Where it prints.
+        name: Of the run.
+    """
+
+    def __init__(self, console: Console, name: str) -> None:
+        self._console, self._name = console, clean(name)
+        self.log = console.log
+        self._rounds, self._metric = 0, ""
+
+    def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
+        """Print the title of the run."""
+        self._rounds, self._metric = rounds, metric_of(run)
+        self._console.print_title(f"{self._name}: {title(run, experiment, rounds, done)}")
+        self._console.beside(run.folder)
+
+    def on_progress(self, done: int, of: int | None, what: str) -> None:
+        """Leave the bar to all runs."""
+
+    def on_round(self, line: dict[str, Any], left: float | None) -> None:
+        """Print the round's line."""
+        text = round_text(line, self._rounds, self._metric, left)
+        self._console.print_round(f"{self._name}: {text}", line)
+
+    def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
+        """Print the score, and how long it took."""
+        scores = (summary["evaluation"].get(part, {}) for part in ("global", "federated", "personal"))
+        score = next((one[self._metric] for one in scores if one.get(self._metric) is not None), None)
+        text = "" if score is None else f"{metric_title(self._metric)} {four_digits(score)}, "
+        self._console.log(f"{self._name}: finished, {text}{human_seconds(summary['seconds'])}")
+
+
+def title(run: RunDir, experiment: Experiment, rounds: int, done: int) -> str:
+    """Return the title of a run."""
+    data, path = run.read_json("environment.json")["data"], experiment.data.path
+    known = experiment.data.name or (path if isinstance(path, str) else data["name"])
+    before = f", {done} done" if done else ""
+    return (
+        f"{experiment.name}: {experiment.algorithm.name} on {known}, {experiment.model.name_or_path}, "
+        f"{plural(rounds, 'round')}{before} -> {run.folder}"
+    )
+
+
+def metric_of(run: RunDir) -> str:
+    """Return the metric of a run's task."""
+    metric: str = run.read_json("environment.json")["data"].get("metric", "accuracy")
+    return metric
 
 
 def show_table(table: ComparisonTable) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from torch import nn
 
 from fednlp.clock import IMPORTS, timed
+from fednlp.disk import writing_tensors
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
 from fednlp.models.loading import (
@@ -25,6 +26,8 @@ from fednlp.seeds import torch_stream
 
 _WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".pt", ".pth", ".ckpt")
 """Suffixes of files of weights, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
+_AS_LOADED = "_fednlp_as_loaded"
+"""The attribute of a tokenizer with how it cut and padded when it was loaded."""
 _TARGET = "target"
 _READABLE = "fednlp_longest_text"
 """The setting in which the tokenizer of a run's model keeps the model_max_length that it had before the run."""
@@ -50,6 +53,8 @@ def load_tokenizer(source: str) -> Any:
             raise ValueError("its tokenizer has no fast version (tokenizer.json)")
         if len(tokenizer) <= len(tokenizer.all_special_tokens):
             raise ValueError("it has no vocabulary: tokenizer.json is missing")
+        backend = tokenizer.backend_tokenizer
+        setattr(tokenizer, _AS_LOADED, (backend.truncation, backend.padding))
         return tokenizer
 
 
@@ -236,10 +241,11 @@ def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str, longes
             ``pipeline(..., truncation=True)`` cuts there too. None to leave it as it is.
     """
     silence_transformers()
-    if is_adapted(model):
-        save_adapted(model, folder)
-    else:
-        model.save_pretrained(folder)  # type: ignore[operator]
+    with writing_tensors():
+        if is_adapted(model):
+            save_adapted(model, folder)
+        else:
+            model.save_pretrained(folder)  # type: ignore[operator]
     written = tokenizer if longest is None else _cutting(tokenizer, longest)
     save_tokenizers(written, target_tokenizer(tokenizer.name_or_path), folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
@@ -254,7 +260,28 @@ def _cutting(tokenizer: Any, longest: int) -> Any:
 
 
 def save_tokenizers(tokenizer: Any, targets: Any | None, folder: Path) -> None:
-    """Write a tokenizer to a folder, and that of its targets, if there is one, where it is found again."""
-    tokenizer.save_pretrained(folder)
-    if targets is not None:
-        targets.save_pretrained(folder / _TARGET)
+    """Write a tokenizer to a folder, and that of its targets, if there is one, where it is found again.
+
+    A tokenizer keeps how it cut and padded last. It is written as it was loaded, so that the files do not depend on
+    whether texts were tokenised or found in the cache.
+    """
+    for one, place in ((tokenizer, folder), (targets, folder / _TARGET)):
+        if one is not None:
+            _cut_and_pad_as_loaded(one)
+            one.save_pretrained(place)
+
+
+def _cut_and_pad_as_loaded(tokenizer: Any) -> None:
+    """Have a tokenizer cut and pad as it did when it was loaded, if :func:`load_tokenizer` loaded it."""
+    truncation, padding = getattr(tokenizer, _AS_LOADED, (None, None))
+    if not hasattr(tokenizer, _AS_LOADED):
+        return
+    backend = tokenizer.backend_tokenizer
+    if truncation is None:
+        backend.no_truncation()
+    else:
+        backend.enable_truncation(**truncation)
+    if padding is None:
+        backend.no_padding()
+    else:
+        backend.enable_padding(**padding)

@@ -35,7 +35,7 @@ def expected_seconds(jobs: Collection[Job], record: Record, at_once: int = 1) ->
     seeds: dict[tuple[Path, str], list[float]] = {}
     for job in {job.name: job for job in jobs if job.done and job.name in record.seconds}.values():
         seeds.setdefault(_without_seed(job), []).append(record.seconds[job.name])
-    return {job.name: _expected(job, record, seeds, slower[job.kind]) for job in jobs}
+    return {job.name: _expected(job, record, seeds, slower[job.kind], at_once) for job in jobs}
 
 
 def slowness(record: Record, expected: Mapping[str, float], at_once: int = 1) -> float:
@@ -57,12 +57,12 @@ def slowness(record: Record, expected: Mapping[str, float], at_once: int = 1) ->
 
 
 def _expected(
-    job: Job, record: Record, seeds: Mapping[tuple[Path, str], list[float]], slower: float
+    job: Job, record: Record, seeds: Mapping[tuple[Path, str], list[float]], slower: float, at_once: int
 ) -> float:
     left = job.left
     if 0 < left < 1 and job.name in record.seconds:
         taken = float(record.seconds[job.name])
-        in_rounds = min(job.seconds_in_rounds, taken)
+        in_rounds = min(job.seconds_in_rounds / at_once, taken)
         return taken - in_rounds + in_rounds * left / (1 - left)
     same = seeds.get(_without_seed(job))
     return left * (fmean(same) if same else slower * job.expected)

@@ -49,6 +49,11 @@ class Job:
     same_data: SameData = field(default_factory=SameData)
 
     @property
+    def shown(self) -> str:
+        """Its name for people."""
+        return self.name.removeprefix("runs/")
+
+    @property
     def kind(self) -> str:
         """``"run"`` or ``"partition"``."""
         return "run" if isinstance(self.work, Planned) else "partition"

@@ -122,7 +122,9 @@ class Making:
         self._jobs = {job.name: job for work in asked for job in work.every}
         self._left = {job.name: job for work in asked for job in work.left}
         self._at_once = min(at_once, max(1, len(self._left)))
-        self._told = RunsCallback(callback, len(self._left), at_once=True) if self._at_once > 1 else None
+        finished = len(self._jobs) - len(self._left)
+        several = RunsCallback(callback, len(self._jobs), finished, self._at_once)
+        self._told = several if self._at_once > 1 else None
         self._clock = _SharedClock(now)
         self._begun: dict[str, _Begun] = {}
         self._lock = threading.RLock()
@@ -135,6 +137,8 @@ class Making:
     def make(self) -> None:
         """Carry out job after job while one fits."""
         with jobs_of([job.experiment for job in self._left.values()], self._at_once) as processes:
+            if self._left and self._told:
+                self._told.log_start()
             processes.each(self._take, self._carry_out)
 
     def _take(self) -> Job | None:
@@ -156,8 +160,8 @@ class Making:
             ahead = sum(dict(pair for step in chosen for pair in step.jobs).values()) + taken
             done = len(self._jobs) - len({one.name for work in self._asked for one in work.left})
             (self._told or self._callback).log(
-                f"{done} of {plural(len(self._jobs), 'run')} done; next {name}; what fits takes about "
-                f"{human_seconds(ahead)} of the {human_seconds(left)} left"
+                f"{done} of {plural(len(self._jobs), 'run')} done; of the {human_seconds(left)} left, what fits takes "
+                f"about {human_seconds(ahead)}; next: {self._jobs[name].shown}"
             )
             self._record.spent_at_least(name, self._jobs[name].seconds_in_rounds / self._at_once)
             self._begun[name] = _Begun(expected, self._clock.begin())
@@ -185,7 +189,7 @@ class Making:
 
     def _carry_out(self, job: Job, process: JobProcess | None) -> None:
         """Do one job, and write down why it failed, if it did, or that the budget did not last for it."""
-        told = self._told.of(job.name) if self._told else self._callback
+        told = self._told.of(job.shown) if self._told else self._callback
         computed = _cpu_seconds(process)
         try:
             job.carry_out(_Deadline(told, self._end, self._now), process)
@@ -200,7 +204,7 @@ class Making:
             raise
         finally:
             if self._told:
-                self._told.done()
+                self._told.done(job.shown)
             with self._lock:
                 share = self._clock.end(self._begun.pop(job.name).reading)
                 self._record.spend(job.name, share, _cpu_seconds(process) - computed)

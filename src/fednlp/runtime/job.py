@@ -8,13 +8,16 @@ order has the result. The process ends when its input does.
 import importlib
 import json
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
 from fednlp.clock import cpu_seconds
 from fednlp.errors import ConfigError, DamagedError, FednlpError
+from fednlp.plugins import place_of
 from fednlp.runtime.allocator import release_freed_memory
 
 Say = Callable[[dict[str, Any]], None]
@@ -34,6 +37,7 @@ def main(cores: Sequence[int]) -> None:
     if cores and hasattr(os, "sched_setaffinity"):
         with suppress(OSError):  # they were taken from the parent in between
             os.sched_setaffinity(0, cores)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
     lines = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a library prints goes to the log, not among the lines
     for order in _orders():
@@ -45,7 +49,7 @@ def main(cores: Sequence[int]) -> None:
         except FednlpError as error:
             answer = {"error": as_message(error)}
         except Exception as error:
-            answer = {"fault": f"{type(error).__name__}: {error}"}
+            answer = {"fault": as_fault(error)}
         try:
             _write(lines, answer | {"cpu_seconds": cpu_seconds() - before})
         except Stopped:
@@ -54,14 +58,21 @@ def main(cores: Sequence[int]) -> None:
 
 
 def as_message(error: FednlpError) -> dict[str, Any]:
-    """Return an error of fednlp as a JSON value.
+    """Return an error of fednlp as a JSON value, with the names of its class and of those that this derives from.
 
     >>> as_message(ConfigError("no such key", ["a", "b"]))
-    {'kind': 'ConfigError', 'text': 'no such key', 'problems': ['a', 'b'], 'what': ''}
+    {'kinds': ['ConfigError', 'FednlpError'], 'text': 'no such key', 'problems': ['a', 'b'], 'what': ''}
     """
+    kinds = [one.__name__ for one in type(error).__mro__ if issubclass(one, FednlpError)]
     problems = error.problems if isinstance(error, ConfigError) else []
     what = error.what if isinstance(error, DamagedError) else ""
-    return {"kind": type(error).__name__, "text": str(error), "problems": problems, "what": what}
+    return {"kinds": kinds, "text": str(error), "problems": problems, "what": what}
+
+
+def as_fault(error: Exception) -> dict[str, Any]:
+    """Return an error that fednlp does not foresee as a JSON value, with its place in the user's own code."""
+    come = "".join(traceback.format_exception(error))
+    return {"kind": type(error).__name__, "text": str(error), "place": place_of(error), "traceback": come}
 
 
 def _orders() -> Iterator[dict[str, Any]]:

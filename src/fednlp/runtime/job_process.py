@@ -24,6 +24,16 @@ class Interrupted(Exception):
     """A job was given up because the processes were to end."""
 
 
+class Fault(Exception):
+    """An error in another process that fednlp does not foresee; its class has the name of the other's.
+
+    Attributes:
+        place: Where in the user's own code it was raised, as :func:`fednlp.plugins.place_of` finds it.
+    """
+
+    place: str | None = None
+
+
 @dataclass(frozen=True)
 class Share:
     """What a process may use of the machine.
@@ -63,7 +73,8 @@ class JobProcess:
             hear: Called with what it says, while it waits. If this raises, the function is stopped at that point.
 
         Raises:
-            FednlpError: As the function; or a :class:`RunError` if it failed otherwise, or its process died.
+            FednlpError: As the function; or a :class:`RunError` if its process died.
+            Fault: The function raised another error.
             Interrupted: The process was interrupted.
         """
         process = self._running()
@@ -77,7 +88,7 @@ class JobProcess:
                         hear(line["said"])
                 except Exception as error:
                     failed = error
-                self._send(process, {"go": failed is None})
+                self._send(process, {"go": failed is None and not self._stopped})
                 continue
             self.cpu_seconds += line["cpu_seconds"]
             if failed is not None:
@@ -87,8 +98,8 @@ class JobProcess:
             if "result" in line:
                 return line["result"]
             if "fault" in line:
-                raise RunError(f"a process for jobs failed: {line['fault']}")
-            raise Interrupted
+                raise as_exception(line["fault"])
+            raise Interrupted if self._stopped else RunError("a process for jobs was interrupted")
 
     def interrupt(self) -> None:
         """Have the process give up what it does; it is not started again."""
@@ -174,15 +185,27 @@ class JobProcess:
 def as_error(message: Mapping[str, Any]) -> FednlpError:
     """Return the error that :func:`fednlp.runtime.job.as_message` made a message of.
 
-    >>> as_error({"kind": "DataError", "text": "no rows", "problems": [], "what": ""})
+    >>> as_error({"kinds": ["DataError"], "text": "no rows", "problems": [], "what": ""})
     DataError('no rows')
     """
-    kind = getattr(errors, message["kind"], FednlpError)
+    kind = next(getattr(errors, name) for name in message["kinds"] if hasattr(errors, name))
     if kind is ConfigError:
         return ConfigError(message["text"], message["problems"])
     error: FednlpError = kind(message["text"])
     if isinstance(error, DamagedError):
         error.what = message["what"]
+    return error
+
+
+def as_exception(message: Mapping[str, Any]) -> Fault:
+    """Return the error that :func:`fednlp.runtime.job.as_fault` made a message of.
+
+    >>> as_exception({"kind": "ValueError", "text": "too short", "place": "mine.py, line 3", "traceback": ""})
+    ValueError('too short')
+    """
+    error: Fault = type(message["kind"], (Fault,), {})(message["text"])
+    error.place = message["place"]
+    error.add_note(message["traceback"])
     return error
 
 

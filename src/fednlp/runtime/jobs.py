@@ -3,7 +3,7 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Generic, Self, TypeVar
@@ -66,7 +66,9 @@ class Jobs:
             else:
                 ended.put(None)
 
-        threads = [threading.Thread(target=serve, args=(process,)) for process in self._processes]
+        threads = [
+            threading.Thread(target=serve, args=(process,), daemon=True) for process in self._processes
+        ]
         try:
             for thread in threads:
                 thread.start()
@@ -74,22 +76,23 @@ class Jobs:
                 error = ended.get()
                 if error is not None:
                     raise error
-        finally:
-            work.end()
-            if any(thread.is_alive() for thread in threads):
-                self._interrupt(threads)
             for thread in threads:
                 thread.join()
+        except BaseException:
+            work.end()
+            self._interrupt([thread for thread in threads if thread.ident is not None])
+            raise
 
-    def _interrupt(self, threads: Iterable[threading.Thread]) -> None:
-        """Stop what is being done; a process that goes on is killed."""
-        for process in self._processes:
-            process.interrupt()
-        end = time.monotonic() + PATIENCE
-        for thread in threads:
-            thread.join(max(0.0, end - time.monotonic()))
-        for process in self._processes:
-            process.kill()
+    def _interrupt(self, threads: Sequence[threading.Thread]) -> None:
+        """Stop what is being done; a process that goes on is killed, and all are if it is interrupted itself."""
+        try:
+            for process in self._processes:
+                process.interrupt()
+            _join(threads)
+        finally:
+            for process in self._processes:
+                process.kill()
+        _join(threads)
 
     def _gpus(self) -> list[str]:
         """Return the names of the GPUs that are to be divided."""
@@ -147,6 +150,13 @@ class _Work(Generic[_Job]):
         with self._changed:
             self._over = True
             self._changed.notify_all()
+
+
+def _join(threads: Iterable[threading.Thread]) -> None:
+    """Wait for threads, but not for long: one may be loading data."""
+    end = time.monotonic() + PATIENCE
+    for thread in threads:
+        thread.join(max(0.0, end - time.monotonic()))
 
 
 def _cores() -> list[int]:

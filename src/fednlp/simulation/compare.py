@@ -1,6 +1,5 @@
 """Compare algorithms and baselines over seeds; finished runs are not repeated."""
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from glob import has_magic
@@ -12,8 +11,8 @@ from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, Data
 from fednlp.data.catalogue import CATALOGUE
 from fednlp.disk import expanded
-from fednlp.errors import ConfigError, DataError, RunError
-from fednlp.formatting.units import human_seconds, plural
+from fednlp.errors import ConfigError, DataError, FednlpError, RunError
+from fednlp.formatting.units import plural
 from fednlp.runtime.job_process import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
@@ -150,7 +149,7 @@ def compare(
     algorithms: list[str],
     baselines: list[str] | None = None,
     seeds: int = 1,
-    out: Path | None = None,
+    out: str | Path | None = None,
     callback: Callback | None = None,
     settings: Mapping[str, Settings] | None = None,
     same_data: SameData | None = None,
@@ -168,7 +167,9 @@ def compare(
         settings: Settings of single methods over the common ones, such as those that :func:`fednlp.tune` chose.
         same_data: Checks the data against those of other runs too, such as the trials of a search.
         jobs: How many runs are done at once, each in a process of its own with its share of the cores and GPUs. It
-            changes the speed, never the result.
+            changes the speed, never the result. With several, the callback is called in other threads, in one at a
+            time, and ``on_progress`` with how many runs are done. If it has a method ``of_run(name)``, this gives the
+            callback of each run. What ``on_round`` raises stops its run after that round, and then the others.
 
     Raises:
         FednlpError: As for :func:`plan` and :func:`fednlp.run`, or the data have changed since an earlier run;
@@ -176,27 +177,31 @@ def compare(
     """
     experiment = config.as_experiment(experiment)
     callback = callback or default_callback()
-    runs = plan(experiment, algorithms, baselines or [], seeds, out, settings)
+    runs = plan(experiment, algorithms, baselines or [], seeds, None if out is None else Path(out), settings)
     left = [planned for planned in runs if planned.state != "done"]
     if len(left) < len(runs):
         callback.log(f"{len(runs) - len(left)} of {plural(len(runs), 'run')} done already")
     same_data = same_data or SameData()
     for planned in runs:
         same_data.add(planned.experiment, planned.folder)
-    told, begun = RunsCallback(callback, len(left), jobs > 1), time.monotonic()
-
-    def do(planned: Planned, process: JobProcess | None) -> None:
-        try:
-            complete(planned, told.of(planned.folder.name), same_data, process)
-        except ConfigError as error:
-            raise ConfigError(f"{planned.method}: {error}", error.problems) from None
-        done = told.done()
-        if done < len(left):
-            rest = human_seconds((time.monotonic() - begun) / done * (len(left) - done))
-            told.log(f"{done} of {plural(len(left), 'run')} done; about {rest} left")
-
     waiting = iter(left)
     with jobs_of([planned.experiment for planned in left], jobs) as at_once:
+        told = RunsCallback(callback, len(runs), len(runs) - len(left), at_once.number)
+        told.log_start()
+
+        def do(planned: Planned, process: JobProcess | None) -> None:
+            name = f"{planned.experiment.name}/{planned.folder.name}"
+            try:
+                complete(planned, told.of(name), same_data, process)
+            except FednlpError as error:
+                if process is not None:
+                    told.log(f"{name} failed; the other runs are stopped, and go on with the next call")
+                if isinstance(error, ConfigError):
+                    raise ConfigError(f"{planned.method}: {error}", error.problems) from None
+                raise
+            told.done(name)
+            told.log_what_is_left()
+
         at_once.each(lambda: next(waiting, None), do)
     return runs
 

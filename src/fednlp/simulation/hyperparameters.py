@@ -120,7 +120,9 @@ def tune(
     candidates = [one for search in searches for one in search.candidates]
     for candidate in candidates:
         same_data.add(candidate.experiment, candidate.folder)
-    told = RunsCallback(callback, sum(search.parts for search in searches), jobs > 1)
+    parts = sum(search.parts for search in searches)
+    processes = jobs_of([one.experiment for one in candidates], jobs)
+    told = RunsCallback(callback, parts, 0, processes.number, "stages of trials")
     halvings = [_Halving(search, told.log) for search in searches]
 
     def take() -> _Trial | None:
@@ -129,15 +131,17 @@ def tune(
     def do(trial: _Trial, process: JobProcess | None) -> None:
         search, candidate = trial.of.search, trial.of.search.candidates[trial.number]
         upto = None if search.in_full else trial.stage.rounds
-        result = _result(candidate, upto, told.of(candidate.folder.name), same_data, process)
+        name = f"{search.method} ({shown(candidate.changes)})"
+        result = _result(candidate, upto, told.of(name), same_data, process)
         same_data.add(candidate.experiment, candidate.folder)
         metric = RunDir(candidate.folder).read_json("environment.json")["data"]["metric"]
         told.log(_line(search, candidate, trial.stage, result, metric))
-        told.done()
+        told.done(name)
         trial.of.put(trial, result, metric)
 
-    with jobs_of([one.experiment for one in candidates], jobs) as at_once:
-        at_once.each(take, do)
+    with processes:
+        told.log_start()
+        processes.each(take, do)
     return {one.search.method: one.result() for one in halvings}
 
 

@@ -17,7 +17,6 @@ model/             the final model, for ``from_pretrained``
 summary.json       written last
 """
 
-import errno
 import json
 import os
 import shutil
@@ -26,13 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from safetensors import SafetensorError
-
 from fednlp import config
 from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_toml
 from fednlp.checked_json.shapes import SavedRound
 from fednlp.config import Experiment
-from fednlp.disk import atomic, locked, writing
+from fednlp.disk import atomic, locked, writing, writing_tensors
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.federated.state import State
@@ -229,11 +226,8 @@ class RunDir:
             OSError: The disk is full, or the folder cannot be written.
         """
         temporary = self.state.with_name(".state.part")
-        try:
+        with writing_tensors():
             state.save(temporary)
-        except SafetensorError as error:
-            number = errno.ENOSPC if "os error 28" in str(error) or "code: 28" in str(error) else errno.EIO
-            raise OSError(number, str(error)) from None
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         os.replace(temporary, self.state)
