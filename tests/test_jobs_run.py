@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import tomli_w
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fednlp
 from fednlp import config
@@ -17,6 +19,7 @@ from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.compare import Planned, compare
 from fednlp.simulation.hyperparameters import tune
 from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.runs_callback import RunsCallback
 
 Make = Callable[..., Experiment]
 EXPERIMENTS = sorted((Path(fednlp.__file__).parent / "experiments").glob("*.toml"))
@@ -264,3 +267,39 @@ def test_on_the_command_line(
         main()
     assert "--jobs 0: at least 1 is needed" in capsys.readouterr().err
     assert not (here / "0").exists()
+
+
+@given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 6), st.floats(0.1, 100))
+def test_the_time_left_is_that_of_the_rounds_left(
+    at_once: int, turns: int, rounds: int, seconds: float
+) -> None:
+    """Runs of equal rounds, all of which begin and end together: what is said after each turn is exact."""
+    now, heard = 0.0, Heard()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fednlp.simulation.runs_callback.time.monotonic", lambda: now)
+        told = RunsCallback(heard, at_once * turns, 0, at_once)
+        for turn in range(turns):
+            for number in range(at_once):
+                told.began(f"{turn}-{number}", rounds, 0)
+            for done in range(1, rounds + 1):
+                now += seconds
+                for number in range(at_once):
+                    told.went_on(f"{turn}-{number}", done, seconds * (rounds - done))
+            for number in range(at_once):
+                told.done(f"{turn}-{number}")
+            assert told._left() == pytest.approx(seconds * rounds * (turns - turn - 1))
+            told.log_what_is_left()
+    total = at_once * turns
+    assert [text.split(";")[0] for text in heard.logged] == [
+        f"{at_once * turn} of {total} runs done" for turn in range(1, turns)
+    ]
+
+
+def test_no_time_left_is_less_than_that_of_a_run_in_progress() -> None:
+    told = RunsCallback(NullCallback(), 2, 0, 2)
+    for name in "ab":
+        told.began(name, 4, 0)
+    told.went_on("a", 4, 0.0)
+    told.went_on("b", 1, 1e6)
+    told.done("a")
+    assert told._left() == 1e6

@@ -21,6 +21,8 @@ _LIBRARIES = (
     *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib")),
 )
 """Where code lies that is not the user's own."""
+ELSEWHERE = "fednlp_place"
+"""The attribute in which an error of another process has its place."""
 _NAME = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -115,7 +117,7 @@ def place_of(error: BaseException) -> str | None:
         The place that is nearest to the error; None where none of the user's own code was running. An error of another
         process has its place with it.
     """
-    known: str | None = getattr(error, "place", None)
+    known: str | None = getattr(error, ELSEWHERE, None)
     if known is not None:
         return known
     for frame in reversed(traceback.extract_tb(error.__traceback__)):

@@ -122,9 +122,10 @@ class Making:
         self._jobs = {job.name: job for work in asked for job in work.every}
         self._left = {job.name: job for work in asked for job in work.left}
         self._at_once = min(at_once, max(1, len(self._left)))
-        finished = len(self._jobs) - len(self._left)
-        several = RunsCallback(callback, len(self._jobs), finished, self._at_once)
-        self._told = several if self._at_once > 1 else None
+        self._told: RunsCallback | None = None
+        if self._at_once > 1:
+            finished = len(self._jobs) - len(self._left)
+            self._told = RunsCallback(callback, len(self._jobs), finished, self._at_once)
         self._clock = _SharedClock(now)
         self._begun: dict[str, _Begun] = {}
         self._lock = threading.RLock()
@@ -137,7 +138,7 @@ class Making:
     def make(self) -> None:
         """Carry out job after job while one fits."""
         with jobs_of([job.experiment for job in self._left.values()], self._at_once) as processes:
-            if self._left and self._told:
+            if self._told:
                 self._told.log_start()
             processes.each(self._take, self._carry_out)
 
@@ -169,7 +170,7 @@ class Making:
 
     def reasons(self, works: Sequence[Work]) -> dict[tuple[str, str], str]:
         """Return why tables and figures are not finished, those that were not asked for among them."""
-        expected = expected_seconds(self._jobs.values(), self._record)
+        expected = expected_seconds(self._jobs.values(), self._record, self._at_once)
         asked = {work.id for work in self._asked}
         found = {}
         for work in works:
@@ -190,15 +191,16 @@ class Making:
     def _carry_out(self, job: Job, process: JobProcess | None) -> None:
         """Do one job, and write down why it failed, if it did, or that the budget did not last for it."""
         told = self._told.of(job.shown) if self._told else self._callback
+        log = (self._told or self._callback).log
         computed = _cpu_seconds(process)
         try:
             job.carry_out(_Deadline(told, self._end, self._now), process)
         except _BudgetSpent:
             self._lasts = False
-            told.log(f"{job.name} goes on in the next call: the budget is spent")
+            log(f"{job.name} goes on in the next call: the budget is spent")
         except FednlpError as error:
             self.failed[job.name] = one_line(error)
-            told.log(f"{job.name} failed: {self.failed[job.name]}")
+            log(f"{job.name} failed: {self.failed[job.name]}")
         except BaseException:
             self._ended_by = "it was interrupted"
             raise

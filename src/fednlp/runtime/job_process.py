@@ -14,6 +14,7 @@ from typing import IO, Any, TypeVar
 from fednlp import errors
 from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
 from fednlp.models.quick_import import SWITCH
+from fednlp.plugins import ELSEWHERE
 
 PATIENCE = 20.0
 """Seconds that a process has to end by itself."""
@@ -25,13 +26,10 @@ class Interrupted(Exception):
 
 
 class Fault(Exception):
-    """An error in another process that fednlp does not foresee; its class has the name of the other's.
+    """An error in another process that fednlp does not foresee.
 
-    Attributes:
-        place: Where in the user's own code it was raised, as :func:`fednlp.plugins.place_of` finds it.
+    Its class has the name of the other's, and :func:`fednlp.plugins.place_of` finds where it was raised.
     """
-
-    place: str | None = None
 
 
 @dataclass(frozen=True)
@@ -204,7 +202,7 @@ def as_exception(message: Mapping[str, Any]) -> Fault:
     ValueError('too short')
     """
     error: Fault = type(message["kind"], (Fault,), {})(message["text"])
-    error.place = message["place"]
+    setattr(error, ELSEWHERE, message["place"])
     error.add_note(message["traceback"])
     return error
 
