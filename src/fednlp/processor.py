@@ -1,5 +1,6 @@
 """What the system says of this machine's processor."""
 
+import os
 import platform
 from functools import cache
 
@@ -16,3 +17,10 @@ def processor(field: str = "model name") -> str:
     except OSError:
         found = ""
     return found or platform.processor()
+
+
+def cores() -> list[int]:
+    """Return the numbers of the cores that this process may use; of all where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))

@@ -16,8 +16,8 @@ from fednlp import errors
 from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
 from fednlp.plugins import place_of
 from fednlp.runtime import job_process
-from fednlp.runtime.job import as_message
-from fednlp.runtime.job_process import Fault, Interrupted, JobProcess, Share, as_error, shares
+from fednlp.runtime.job_errors import Fault, as_error, as_message
+from fednlp.runtime.job_process import Interrupted, JobProcess, Share, shares
 from fednlp.runtime.jobs import Jobs
 
 Call = Callable[..., Any]

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fednlp.reports.groups import Groups
     from fednlp.reports.read import Run
     from fednlp.simulation.callback import Callback
-    from fednlp.simulation.hyperparameters import SearchResult
     from fednlp.simulation.same_data import SameData
+    from fednlp.simulation.search_result import SearchResult
 
 _SET = typer.Option(
     "--set",
@@ -178,8 +178,8 @@ def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups,
     from fednlp.reports.groups import algorithm_title
     from fednlp.reports.sections.clients import clients_table
     from fednlp.simulation.compare import compare as compare_runs
-    from fednlp.simulation.hyperparameters import tuning_table
     from fednlp.simulation.same_data import SameData
+    from fednlp.simulation.search_result import tuning_table
 
     experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
     with Console(again="run the same command again") as console:

@@ -24,6 +24,7 @@ from fednlp.deployment.tokens import JoinToken
 from fednlp.disk import home
 from fednlp.errors import RunError
 from fednlp.hubs.cache import cache_dir
+from fednlp.processor import cores
 
 _PACKAGES = ("fednlp", "torch", "grpcio")
 
@@ -88,7 +89,7 @@ def examine(target: Target, now: float | None = None) -> Iterator[Finding]:
     if target.member and target.material is not None:
         yield certificate_dates("this site's", x509.load_pem_x509_certificates(target.material.chain)[0], now)
     yield versions({"Python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}})
-    yield device(len(os.sched_getaffinity(0)), *machine_memory(), _gpus())
+    yield device(len(cores()), *machine_memory(), _gpus())
     yield _disk("the cache", cache_dir(), "FEDNLP_CACHE")
     yield _disk("the folder of this site's federations", home(), "FEDNLP_HOME")
 

@@ -273,10 +273,10 @@ def save_tokenizers(tokenizer: Any, targets: Any | None, folder: Path) -> None:
 
 def _cut_and_pad_as_loaded(tokenizer: Any) -> None:
     """Have a tokenizer cut and pad as it did when it was loaded, if :func:`load_tokenizer` loaded it."""
-    truncation, padding = getattr(tokenizer, _AS_LOADED, (None, None))
-    if not hasattr(tokenizer, _AS_LOADED):
+    as_loaded = getattr(tokenizer, _AS_LOADED, None)
+    if as_loaded is None:
         return
-    backend = tokenizer.backend_tokenizer
+    (truncation, padding), backend = as_loaded, tokenizer.backend_tokenizer
     if truncation is None:
         backend.no_truncation()
     else:

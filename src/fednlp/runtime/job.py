@@ -10,15 +10,14 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
 from fednlp.clock import cpu_seconds
-from fednlp.errors import ConfigError, DamagedError, FednlpError
-from fednlp.plugins import place_of
+from fednlp.errors import FednlpError
 from fednlp.runtime.allocator import release_freed_memory
+from fednlp.runtime.job_errors import as_fault, as_message
 
 Say = Callable[[dict[str, Any]], None]
 """Tells the process that gave the order something, and raises :class:`Stopped` if that wants no more."""
@@ -55,24 +54,6 @@ def main(cores: Sequence[int]) -> None:
         except Stopped:
             return
         release_freed_memory()
-
-
-def as_message(error: FednlpError) -> dict[str, Any]:
-    """Return an error of fednlp as a JSON value, with the names of its class and of those that this derives from.
-
-    >>> as_message(ConfigError("no such key", ["a", "b"]))
-    {'kinds': ['ConfigError', 'FednlpError'], 'text': 'no such key', 'problems': ['a', 'b'], 'what': ''}
-    """
-    kinds = [one.__name__ for one in type(error).__mro__ if issubclass(one, FednlpError)]
-    problems = error.problems if isinstance(error, ConfigError) else []
-    what = error.what if isinstance(error, DamagedError) else ""
-    return {"kinds": kinds, "text": str(error), "problems": problems, "what": what}
-
-
-def as_fault(error: Exception) -> dict[str, Any]:
-    """Return an error that fednlp does not foresee as a JSON value, with its place in the user's own code."""
-    come = "".join(traceback.format_exception(error))
-    return {"kind": type(error).__name__, "text": str(error), "place": place_of(error), "traceback": come}
 
 
 def _orders() -> Iterator[dict[str, Any]]:

@@ -11,10 +11,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 
-from fednlp import errors
-from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
+from fednlp.errors import RunError
 from fednlp.models.quick_import import SWITCH
-from fednlp.plugins import ELSEWHERE
+from fednlp.runtime.death import death
+from fednlp.runtime.job_errors import as_error, as_exception
 
 PATIENCE = 20.0
 """Seconds that a process has to end by itself."""
@@ -23,13 +23,6 @@ _T = TypeVar("_T")
 
 class Interrupted(Exception):
     """A job was given up because the processes were to end."""
-
-
-class Fault(Exception):
-    """An error in another process that fednlp does not foresee.
-
-    Its class has the name of the other's, and :func:`fednlp.plugins.place_of` finds where it was raised.
-    """
 
 
 @dataclass(frozen=True)
@@ -171,40 +164,10 @@ class JobProcess:
         code = process.wait()
         if self._stopped:
             return Interrupted()
-        self._log.seek(0)
-        last = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
+        error = death("a process for jobs", code, self._log, "try fewer jobs")
         self.close()
         self._stopped = False
-        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        hint = "; was memory short? try fewer jobs" if code == -signal.SIGKILL else ""
-        return RunError(f"a process for jobs died ({why}{': ' + last[0] if last else ''}){hint}")
-
-
-def as_error(message: Mapping[str, Any]) -> FednlpError:
-    """Return the error that :func:`fednlp.runtime.job.as_message` made a message of.
-
-    >>> as_error({"kinds": ["DataError"], "text": "no rows", "problems": [], "what": ""})
-    DataError('no rows')
-    """
-    kind = next(getattr(errors, name) for name in message["kinds"] if hasattr(errors, name))
-    if kind is ConfigError:
-        return ConfigError(message["text"], message["problems"])
-    error: FednlpError = kind(message["text"])
-    if isinstance(error, DamagedError):
-        error.what = message["what"]
-    return error
-
-
-def as_exception(message: Mapping[str, Any]) -> Fault:
-    """Return the error that :func:`fednlp.runtime.job.as_fault` made a message of.
-
-    >>> as_exception({"kind": "ValueError", "text": "too short", "place": "mine.py, line 3", "traceback": ""})
-    ValueError('too short')
-    """
-    error: Fault = type(message["kind"], (Fault,), {})(message["text"])
-    setattr(error, ELSEWHERE, message["place"])
-    error.add_note(message["traceback"])
-    return error
+        return error
 
 
 def shares(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> list[Share]:

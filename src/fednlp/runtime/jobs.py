@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from fednlp.errors import ConfigError
+from fednlp.processor import cores
 from fednlp.runtime.job_process import PATIENCE, JobProcess, shares
 from fednlp.runtime.launch import rank_of
 
@@ -52,7 +53,7 @@ class Jobs:
                 do(job, None)
             return
         if not self._processes:
-            self._processes = [JobProcess(share) for share in shares(self.number, _cores(), self._gpus())]
+            self._processes = [JobProcess(share) for share in shares(self.number, cores(), self._gpus())]
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
         work = _Work(take, do)
 
@@ -157,10 +158,3 @@ def _join(threads: Iterable[threading.Thread]) -> None:
     end = time.monotonic() + PATIENCE
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
-
-
-def _cores() -> list[int]:
-    """Return the numbers of the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(os.cpu_count() or 1))

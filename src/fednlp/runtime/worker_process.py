@@ -7,7 +7,6 @@ after the other (:func:`kept_workers`). This module needs no PyTorch.
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from typing import IO, Any
 from fednlp.clock import IDLE, timed
 from fednlp.errors import RunError
 from fednlp.models.quick_import import SWITCH
+from fednlp.runtime.death import death
 from fednlp.runtime.placement import WORKER
 
 
@@ -126,11 +126,7 @@ class WorkerProcess:
 
     def _death(self) -> RunError:
         code = self._process.wait()
-        self._log.seek(0)
-        last = self._log.read().decode(errors="replace").strip().splitlines()[-1:]
-        why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-        hint = "; was memory short? try a smaller runtime.workers" if code == -signal.SIGKILL else ""
-        return RunError(f"a worker process died ({why}{': ' + last[0] if last else ''}){hint}")
+        return death("a worker process", code, self._log, "try a smaller runtime.workers")
 
     def stop(self) -> None:
         """End the process: one that was asked for something gets half a second to end by itself."""

@@ -3,7 +3,6 @@
 This module needs no PyTorch.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
+from fednlp.processor import cores
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.worker_process import WorkerCommand, started_ahead
 
@@ -59,6 +59,5 @@ def cpu_workers(experiment: Experiment) -> int:
         return 1
     if experiment.algorithm.name == "centralised" and experiment.evaluation.every >= experiment.num_rounds:
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    each = min(cores // experiment.runtime.threads, experiment.clients_per_round)
+    each = min(len(cores()) // experiment.runtime.threads, experiment.clients_per_round)
     return experiment.runtime.workers or max(1, each)

@@ -88,7 +88,7 @@ class _Saying:
         self._say({"started": [str(run.folder), sections, rounds, done]})
 
     def on_progress(self, done: int, of: int, what: str) -> None:
-        """Pass on how far a round is."""
+        """Pass on how far a round is: nobody shows it, but a run that nobody waits for any more ends here."""
         self._say({"on_progress": [done, of, what]})
 
     def on_round(self, line: dict[str, Any], left: float | None) -> None:

@@ -1,6 +1,5 @@
 """Find the fastest workers, threads and precision for an experiment on this machine, by short runs with each."""
 
-import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
@@ -13,6 +12,7 @@ import tomli_w
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.errors import RunError
+from fednlp.processor import cores
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.run import run
@@ -60,10 +60,9 @@ def tried(experiment: Experiment, seconds: float) -> Iterator[Trial]:
         experiment: Its rounds are run as they are, without evaluation, trackers or a report.
         seconds: Roughly how long the trials may take together.
     """
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     begun = time.monotonic()
     trials: list[Trial] = []
-    for changes in choices(cores, experiment.clients_per_round):
+    for changes in choices(len(cores()), experiment.clients_per_round):
         if trials and time.monotonic() - begun > seconds:
             return
         trials.append(_trial(experiment, changes))
