@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment.agreement import Agreement
+from fednlp.deployment.agreement import Agreed, Agreement
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.setup import Setup, place_models
 
@@ -36,6 +36,6 @@ def test_a_model_that_came_with_the_setup_outlives_a_loss_of_power(
     disk.after_a_crash(site, tmp_path / "after", Random(seed))
     disk.close()
     after = Agreement(tmp_path / "after", "north", agreement.policy, quiet)
-    assert after.known() == setup
+    assert after.known() == Agreed(**dict(setup))
     found = {path: path.read_bytes() for folder in after._models.values() for path in folder.rglob("*.*")}
     assert sorted(found.values()) == sorted(FILES.values())

@@ -1,5 +1,6 @@
 """What a client does with calls, and what it keeps."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -36,7 +37,9 @@ from .ends import drain, welcome
 class Client:
     """A session, and what it has told."""
 
-    def __init__(self, folder: Path, run: str | None = None, most_bytes: int = 1 << 20) -> None:
+    def __init__(
+        self, folder: Path, run: str | None = None, most_bytes: int = 1 << 20, admits: Any = lambda call: True
+    ) -> None:
         self.ready: list[ReadyCall] = []
         self.withdrawn: list[str] = []
         self.lines: list[str] = []
@@ -49,6 +52,7 @@ class Client:
             on_ready=self.ready.append,
             on_withdrawn=self.withdrawn.append,
             on_state=self.lines.append,
+            admits=admits,
         )
 
     def connect(self, run: str = "run", client: int = 0) -> list[Any]:
@@ -137,12 +141,78 @@ def test_an_error_is_one_printable_line(client: Client) -> None:
     assert len(reply.error) == 2000
 
 
-def test_an_object_that_is_too_large_for_the_site_is_not_fetched(tmp_path: Path) -> None:
-    client = Client(tmp_path, most_bytes=100)
+def refused(call: Call) -> bool:
+    raise RunError("not this one")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "admits", "message"),
+    [
+        ([101], lambda call: True, "the server sends 101 B at once, and a site takes 100 B at most"),
+        ([60, 41], lambda call: True, "the server sends 101 B at once, and a site takes 100 B at most"),
+        ([1], refused, "not this one"),
+        ([], refused, "not this one"),
+        ([1], lambda call: call.request["missing"], "'missing'"),
+    ],
+)
+def test_nothing_is_fetched_for_a_call_that_is_refused(
+    sizes: list[int], admits: Any, message: str, tmp_path: Path
+) -> None:
+    """It is handed over once with the reason; the objects of all calls that are open count together."""
+    client = Client(tmp_path, most_bytes=100, admits=admits)
     client.connect()
-    (reply,) = client.get(Call("1.0.train", {}, {"model": ObjectRef("0" * 64, 101)}))
-    assert reply.error == "the object 'model' has 101 bytes, and this site takes 100"
-    assert client.ready == []
+    *before, last = sizes or [0]
+    for number, size in enumerate(before):
+        assert (
+            len(client.get(Call(f"{number}.0.train", {}, {"model": ObjectRef(f"{number}" * 64, size)}))) == 1
+        )
+    call = Call("9.0.train", {}, {"model": ObjectRef("9" * 64, last)} if sizes else {})
+    for _ in range(2):
+        assert client.get(call) == []
+    assert [(one.id, one.objects, str(one.refusal)) for one in client.ready] == [("9.0.train", {}, message)]
+    client.session.answer("9.0.train", None, None, "no")
+    assert [one.error for one in drain(client.session)] == ["no"]
+
+
+def test_a_call_that_is_not_admitted_yet_waits(tmp_path: Path) -> None:
+    """On a new connection it waits until the server asks again."""
+    admitted = False
+    client = Client(tmp_path, admits=lambda call: admitted)
+    calls = [Call("1.0.train", {}, {"model": ObjectRef("1" * 64, 9)}), Call("1.0.test", {})]
+    client.connect()
+    assert [one for call in calls for one in client.get(call)] == []
+    client.session.go_on()
+    assert drain(client.session) == client.ready == []
+    assert client.connect() == [Hello(1, "1.0", "run", ["1.0.train", "1.0.test"])]
+    admitted = True
+    client.session.go_on()
+    assert drain(client.session) == client.ready == []
+    assert client.get(calls[1]) == []
+    assert client.get(calls[0]) == [Get("1" * 64, 0)]
+    assert [call.id for call in client.ready] == ["1.0.test"]
+
+
+def test_what_has_no_room_on_the_disk_is_not_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thousand bytes of it are there; a part of the disk stays free."""
+    client, ref = Client(tmp_path), ObjectRef("1" * 64, 1 << 19)
+    free = 1000
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: shutil._ntuple_diskusage(20_000, 0, free))  # type: ignore[attr-defined]
+    client.connect()
+    (client.objects.folder / f"{ref.digest}.part").write_bytes(bytes(1000))
+    with pytest.raises(
+        RunError, match="the server sends 523 kB, for which the disk here has no room: free some"
+    ):
+        client.get(Call("1.0.train", {}, {"model": ref}))
+    assert drain(client.session) == client.ready == []
+    free = ref.size - 1
+    client.connect()
+    with pytest.raises(RunError, match="no room"):
+        client.get(Call("1.0.train", {}, {"model": ref}))
+    free = ref.size
+    client.connect()
+    assert client.get(Call("1.0.train", {}, {"model": ref})) == [Get(ref.digest, 1000)]
 
 
 def test_an_object_is_fetched_once_for_all_calls_and_dropped_when_told(

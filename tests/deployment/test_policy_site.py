@@ -12,8 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.config import Experiment
+from fednlp.deployment import participate
 from fednlp.deployment.components import server_components
 from fednlp.deployment.disclosure import told_error, told_result, told_score
+from fednlp.deployment.message_types import Call, ObjectRef
+from fednlp.deployment.messages import pack
+from fednlp.deployment.objects import ref_of
 from fednlp.deployment.policy import Allow, parse_policy
 from fednlp.deployment.setup import Setup, model_files
 from fednlp.deployment.site import Site
@@ -22,6 +26,8 @@ from fednlp.disk import sha256_of
 from fednlp.errors import DataError, RunError, SecureAbort
 from fednlp.federated.client import ClientResult
 from fednlp.runtime.messages import ClientModelResult
+
+from .ends import welcome
 
 Make = Callable[..., Experiment]
 Ask = Callable[..., dict[str, Any]]
@@ -115,6 +121,103 @@ def test_a_run_that_is_refused_is_not_set_up(
     assert str(caught.value).startswith("site nord refuses: ")
     assert line in str(caught.value)
     assert not (tmp_path / "site" / "setup.json").exists()
+
+
+BEFORE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "algorithm": ({"allow": {"algorithms": ["fedprox"]}}, {}, 'allow.algorithms = ["fedprox"]'),
+    "task": ({"allow": {"tasks": ["causal-lm"]}}, {}, 'allow.tasks = ["causal-lm"]'),
+    "model": ({"allow": {"models": ["bert-tiny"]}}, {}, 'allow.models = ["bert-tiny"]'),
+    "digest": ({"allow": {"models": ["sha256:" + "0" * 64]}}, {}, "allow.models = ["),
+    "labels": ({}, {"asked_labels": True}, "allow.tell_labels = false"),
+    "size": (
+        {"limits": {"download_mb": 0.001}},
+        {},
+        "limits.download_mb = 0.001, the experiment has a site fetch",
+    ),
+    "code of the task": ({}, {"task": "subprocess:Popen"}, 'names the code "subprocess:Popen"'),
+    "sites": ({}, {"clients": 10**9}, "clients: Input should be less than or equal to 1000000"),
+    "number": ({}, {"client": 10**9}, "client: Input should be less than 1000000"),
+    "length": ({}, {"longest": 10**12}, "longest: Input should be less than"),
+    "examples": ({}, {"again": {"train": 10**9, "counted": 1}}, "again.train: Input should be less than"),
+    "rounds": ({}, {"again": {"counted": 10**12}}, "again.counted: Input should be less than"),
+}
+
+
+@pytest.mark.parametrize("case", [*BEFORE, "name"])
+def test_what_a_setup_says_is_checked_before_anything_is_fetched(
+    case: str, served: Any, texts: Path, tmp_path: Path
+) -> None:
+    policy, changes, line = BEFORE.get(case, ({}, {}, "the server sent a file that has no place in a model"))
+    refs = references(served[2]) | ({"start:run.py": ObjectRef("0" * 64, 9)} if case == "name" else {})
+    site = Site(tmp_path, "nord", parse_policy({"data": {"path": str(texts)}} | policy), quiet)
+    with pytest.raises(RunError) as caught:
+        site.admits("setup", served[1] | changes, refs)
+    assert line in str(caught.value)
+    assert not (tmp_path / "start").exists()
+
+
+def test_what_comes_later_is_as_large_as_the_experiment_says(
+    served: Any, texts: Path, tmp_path: Path
+) -> None:
+    """Also after a restart, before the model is opened again."""
+    policy = parse_policy({"data": {"path": str(texts)}})
+    site = Site(tmp_path, "nord", policy, quiet)
+    assert not site.admits("train", {}, {}), "it waits for the setup"
+    assert site.admits("setup", served[1], references(served[2]))
+    assert site.admits("labels", {}, {})
+    with pytest.raises(RunError, match="files with its question"):
+        site.admits("labels", {}, {"model": ObjectRef("0" * 64, 1)})
+    site.answer("setup", served[1], served[2])
+    most = site.worker.layout.message_bytes
+    for one in (site, Site(tmp_path, "nord", policy, quiet)):
+        assert one.admits("train", {}, {"model": ObjectRef("0" * 64, most)})
+        with pytest.raises(
+            RunError, match=r"the server sends .* kB, and the experiment has .* kB sent to a site"
+        ):
+            one.admits("train-2", {}, {"model": ObjectRef("0" * 64, most), "x": ObjectRef("1" * 64, 1)})
+
+
+@pytest.mark.parametrize(
+    ("policy", "kept"),
+    [
+        ({"allow": {"algorithms": ["fedprox"]}}, False),  # by the text
+        ({"allow": {"tensors": ["head"]}}, False),  # by the model
+        ({"labels": {"arts": "unknown"}}, True),  # the site's own to mend
+    ],
+)
+@pytest.mark.parametrize("dry", [False, True])
+def test_what_came_with_a_refused_setup_does_not_stay(
+    policy: dict[str, Any],
+    kept: bool,
+    dry: bool,
+    served: Any,
+    texts: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(participate, "_PATIENCE", 0.0)
+    site = Site(tmp_path, "nord", parse_policy({"data": {"path": str(texts)}} | policy), quiet)
+    part = participate.Participant(tmp_path, site, None, quiet)
+    for path in served[2].values():
+        (tmp_path / "objects" / path.name).write_bytes(path.read_bytes())
+    part.session.begin(lambda: None)
+    part.session.receive(welcome(1))
+    part.session.receive(pack(Call("0.1.setup", served[1], references(served[2]))))
+    if dry and "tensors" in str(policy):
+        assert any("allow.tensors" in line for line in part.examine("here"))
+    else:
+        with pytest.raises((RunError, DataError)):
+            part.examine("here") if dry else part.work()
+    assert bool(list((tmp_path / "objects").iterdir())) is kept
+    assert not (tmp_path / "start").exists()
+
+
+def references(objects: dict[str, Path]) -> dict[str, ObjectRef]:
+    return {name: ref_of(path) for name, path in objects.items()}
+
+
+def quiet(text: str) -> None:
+    """Say nothing."""
 
 
 def test_the_model_is_known_by_its_files(ask: Ask, served: Any) -> None:

@@ -10,10 +10,11 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment.bound_run import BoundRun
-from fednlp.deployment.hub import Hub
 from fednlp.deployment.lost_state import STATE_IS_LOST, require_same_data
 from fednlp.deployment.message_types import Call
+from fednlp.deployment.messages import pack
 from fednlp.deployment.participate import Participant
+from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.setup import Again, Ready
 from fednlp.deployment.shards import split_out
 from fednlp.errors import RunError
@@ -119,17 +120,26 @@ def test_work_waits_until_the_site_is_set_up(tmp_path: Path) -> None:
     class Site:
         run: str | None = None
 
-    hub, site = Hub(tmp_path / "server", "run"), Site()
-    part = Participant(tmp_path / "site", site, None, quiet)  # type: ignore[arg-type]
+        def admits(self, name: str, request: Any, objects: Any) -> bool:
+            return name == "setup" or self.run is not None
+
+        def answer(self, name: str, request: Any, objects: Any) -> Any:
+            self.run = "run"
+            return {}, None
+
+        policy = SitePolicy()
+
+    part = Participant(tmp_path / "site", Site(), None, quiet)  # type: ignore[arg-type]
     part.session.begin(lambda: None)
     assert [one.run for one in drain(part.session)] == [None]
-    hub.close()
+    part.session.receive(welcome())
     for call in (Call("2.0.train", {}), Call("5.0.setup", {"run": "run"})):
-        part._take_up(type("Ready", (), {"id": call.id, "request": call.request, "objects": {}})())
-    first = part.next_call()
-    assert first is not None
-    assert first.id == "5.0.setup"
-    assert [one.id for one in part._early] == ["2.0.train"]
+        part.session.receive(pack(call))
+    done = [part.next_call()]
+    assert done[0] is not None
+    part._answer(done[0])
+    done.append(part.next_call())
+    assert [call and call.id for call in done] == ["5.0.setup", "2.0.train"]
 
 
 @pytest.mark.parametrize("bound", [False, True])

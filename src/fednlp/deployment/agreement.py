@@ -4,13 +4,17 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+from pydantic import Field
+
 from fednlp.checked_json import damaged
 from fednlp.config import differences
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.memory import check_memory
+from fednlp.deployment.message_types import ObjectRef
+from fednlp.deployment.object_cache import MOST_FETCHED
 from fednlp.deployment.policy import SitePolicy
-from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
+from fednlp.deployment.refusals import Refusal, check, check_call, check_settings, refused_by
 from fednlp.deployment.setup import (
     ENCODER_FILES,
     MODEL_FILES,
@@ -18,7 +22,7 @@ from fednlp.deployment.setup import (
     experiment_of,
     model_files,
     place_models,
-    read_setup,
+    require_names,
     require_placed,
 )
 from fednlp.deployment.site_worker import ENCODER, RECORD, START, SiteWork, open_work
@@ -28,6 +32,16 @@ from fednlp.simulation.components import Log
 
 _SETUP = "setup.json"
 _REMEDY = "then run fednlp join again"
+
+
+class Agreed(Setup):
+    """What a site was set up for, as it keeps it.
+
+    Attributes:
+        most_down: Bytes that the objects of a later call may have together.
+    """
+
+    most_down: int = Field(default=MOST_FETCHED, ge=0)
 
 
 class Agreement:
@@ -49,7 +63,7 @@ class Agreement:
         known = self.known()
         return known.run if known is not None and (self.folder / START).is_dir() else None
 
-    def known(self) -> Setup | None:
+    def known(self) -> Agreed | None:
         """Return what the site was set up for last; None if it was not.
 
         Raises:
@@ -57,24 +71,45 @@ class Agreement:
         """
         path = self.folder / _SETUP
         try:
-            return read_setup(json.loads(path.read_text()))
+            return Agreed.model_validate(json.loads(path.read_text()))
         except FileNotFoundError:
             return None
-        except (ValueError, RecursionError, RunError) as error:
+        except (ValueError, RecursionError) as error:
             raise damaged(path, error, "delete it and join again") from None
 
-    def keep(self, setup: Setup) -> None:
-        """Take note of what the site has agreed to; when this returns, it is on the disk with the models."""
+    def require_allowed(self, setup: Setup, objects: Mapping[str, ObjectRef]) -> None:
+        """Check what comes to set the site up before any of its objects is fetched.
+
+        Raises:
+            RunError: The policy refuses the experiment's text, its model or its size; it is another experiment than
+                the site has agreed to; or an object has no place in a model.
+        """
+        experiment = experiment_of(setup)
+        require_names(objects, self._models)
+        self._require_same(self.known(), setup)
+        downloads = [Download(name, ref.size, ref.digest) for name, ref in objects.items()]
+        self._require_none(check_call(self.policy, setup, experiment, downloads))
+
+    def keep(self, setup: Setup, most_down: int = MOST_FETCHED) -> None:
+        """Take note of what the site has agreed to; when this returns, it is on the disk with the models.
+
+        Args:
+            setup: What the server said.
+            most_down: Bytes that the objects of a later call may have together.
+        """
+        agreed = Agreed(**dict(setup), most_down=most_down)
         with writing(self.folder, _REMEDY):
             for models in filter(Path.is_dir, self._models.values()):
                 sync_all(models)
         with atomic(self.folder / _SETUP, _REMEDY) as file:
-            file.write(setup.model_dump_json().encode())
+            file.write(agreed.model_dump_json().encode())
         with writing(self.folder, _REMEDY):
             sync_folder(self.folder)
 
-    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
-        """Return the lines that tell what an experiment would fetch, train and send here.
+    def examine(
+        self, setup: Setup, objects: Mapping[str, Path], federation: str
+    ) -> tuple[list[str], list[Refusal]]:
+        """Return the lines that tell what an experiment would fetch, train and send here, and what is refused of it.
 
         Args:
             setup: What the server said.
@@ -83,7 +118,10 @@ class Agreement:
         """
         _, facts, refusals = self._look(setup, objects)
         experiment = experiment_of(setup)
-        return dry_run(federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients)
+        lines = dry_run(
+            federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients
+        )
+        return lines, refusals
 
     def examined(self, setup: Setup, objects: Mapping[str, Path]) -> SiteWork:
         """Return what an experiment is done with that the site's policy allows.
@@ -98,6 +136,8 @@ class Agreement:
     def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[SiteWork, Facts, list[Refusal]]:
         """Return what an experiment is done with, what it would do, and what the policy refuses of that.
 
+        A model that is refused does not stay on the disk, unless the site has agreed to it before.
+
         Raises:
             RunError: The policy refuses the experiment's text, so that nothing of it is looked at further.
         """
@@ -106,10 +146,16 @@ class Agreement:
         self._require_none(check_settings(self.policy, experiment))
         if not agreed:
             place_models(objects, self._models)
-        self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
-        work = self._open(setup)
-        facts = self._facts(setup, work, {name: (path, path.name) for name, path in objects.items()})
-        return work, facts, check(self.policy, experiment, facts)
+        refusals: list[Refusal] | None = None
+        try:
+            self._require_none(check_memory(self.policy, setup, experiment, self.folder / START))
+            work = self._open(setup)
+            facts = self._facts(setup, work, {name: (path, path.name) for name, path in objects.items()})
+            refusals = check(self.policy, experiment, facts)
+        finally:
+            if refusals != [] and not agreed:
+                place_models({}, self._models)
+        return work, facts, refusals
 
     def _facts(self, setup: Setup, work: SiteWork, files: Mapping[str, tuple[Path, str]]) -> Facts:
         """Return what is known of a run; ``files`` are those of the models, each with its digest."""
@@ -166,12 +212,23 @@ class Agreement:
             for name in (RECORD, _SETUP):
                 (self.folder / name).unlink(missing_ok=True)
             return False
-        if changed := differences(experiment_of(known), experiment_of(setup)):
-            raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
+        self._require_same(known, setup)
         if self.run is None:
             return False
         require_placed(objects, self._models)
         return True
+
+    @staticmethod
+    def _require_same(known: Setup | None, setup: Setup) -> None:
+        """Check that a run's experiment is the one that the site has agreed to, if it has to that run.
+
+        Raises:
+            RunError: It is not.
+        """
+        if known is None or known.run != setup.run:
+            return
+        if changed := differences(experiment_of(known), experiment_of(setup)):
+            raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
 
     @property
     def _models(self) -> dict[str, Path]:

@@ -1,4 +1,4 @@
-"""What happens to a call at a client before it is handed over: the objects that it needs are fetched."""
+"""What happens to a call at a client before it is handed over: it is admitted, and what it needs is fetched."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -7,23 +7,27 @@ from typing import Any
 
 from fednlp.deployment.message_types import Call, Get, ObjectChunk, ObjectRef
 from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.open_calls import OpenCalls
+from fednlp.deployment.open_calls import Asked, OpenCalls
 from fednlp.deployment.transfers import DamagedObject, Fetching
+from fednlp.errors import RunError
+from fednlp.formatting.units import human_bytes
 
 
 @dataclass(frozen=True)
 class ReadyCall:
-    """A call whose objects are there.
+    """A call whose objects are there, or that is refused.
 
     Attributes:
         id: Of the call.
         request: JSON.
-        objects: The file of each object, by name.
+        objects: The file of each object, by name; empty where the call is refused.
+        refusal: Why none of its objects was fetched; None for a call that was admitted.
     """
 
     id: str
     request: dict[str, Any]
     objects: dict[str, Path]
+    refusal: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,8 @@ class CallPreparation:
         objects: Where fetched objects lie.
         say: Asks the server for an object.
         take: Takes each call once, at once when it is ready or cannot be any more.
+        admits: Returns whether the objects of a call may be fetched; where not, the call waits for :meth:`go_on`.
+            What it raises refuses the call.
     """
 
     def __init__(
@@ -53,9 +59,10 @@ class CallPreparation:
         objects: ObjectCache,
         say: Callable[[Get], None],
         take: Callable[[ReadyCall | FailedCall], None],
+        admits: Callable[[Call], bool] = lambda call: True,
     ) -> None:
         self._objects, self._asked, self._fetching = objects, OpenCalls(), Fetching(objects, say)
-        self._take = take
+        self._take, self._admits = take, admits
         self._last: list[Mapping[str, ObjectRef]] = []
 
     def __iter__(self) -> Iterator[str]:
@@ -68,16 +75,20 @@ class CallPreparation:
     def ask(self, call: Call, size: int) -> None:
         """Prepare a call; see :meth:`OpenCalls.ask`.
 
-        The objects of a call stay until another one has objects of these names, which may be the same, or until two
-        calls have others: the model of an evaluation is that of the next round, and a secure sum may begin in between.
+        Raises:
+            RunError: The disk has no room for its objects.
         """
         self._asked.ask(call, size)
-        if call.objects:
-            self._last = [one for one in self._last[-1:] if not one.keys() & call.objects.keys()]
-            self._last.append(call.objects)
-            kept = {ref.digest for one in self._last for ref in one.values()}
-            self._objects.keep_only(kept | self._asked.all_needed())
-        self._advance(call.id)
+        self._begin(call.id)
+
+    def go_on(self) -> None:
+        """Go on with the calls that wait, as far as they are admitted now.
+
+        Raises:
+            RunError: The disk has no room for their objects.
+        """
+        for call_id in self._asked.waiting():
+            self._begin(call_id)
 
     def arrived(self, chunk: ObjectChunk, payload: memoryview) -> None:
         """Add a chunk to its object; once this is whole, the calls that need it go on.
@@ -112,17 +123,57 @@ class CallPreparation:
         """Let go of what is under way: the connection is gone."""
         self._fetching.close()
 
-    def _advance(self, call_id: str) -> None:
-        """Fetch what a call lacks, or pass it on: it is ready, or asks for more than this client takes."""
+    def _begin(self, call_id: str) -> None:
+        """Fetch what a call lacks, once it is admitted; one that is refused is passed on at once."""
         asked = self._asked[call_id]
         if asked.ready:
             return
-        needed, most = asked.call.objects, self._objects.most_bytes
-        for name, ref in needed.items():
-            if ref.size > most:
-                error = f"the object {name!r} has {ref.size} bytes, and this site takes {most}"
-                self._fail(call_id, error)
-                return
+        try:
+            self._admit(asked)
+        except Exception as refusal:  # a hostile request may raise anything
+            asked.admitted = asked.ready = True
+            self._take(ReadyCall(call_id, asked.call.request, {}, refusal))
+            return
+        if asked.admitted:
+            self._make_room(asked.call.objects)
+            self._advance(call_id)
+
+    def _admit(self, asked: Asked) -> None:
+        """Note whether the objects of a call may be fetched.
+
+        Raises:
+            Exception: The call is refused.
+        """
+        asked.admitted = asked.admitted or self._admits(asked.call)
+        total, most = sum(ref.size for ref in self._asked.fetching()), self._objects.most_bytes
+        if total > most:
+            raise RunError(
+                f"the server sends {human_bytes(total)} at once, and a site takes {human_bytes(most)} at most"
+            )
+
+    def _make_room(self, needed: Mapping[str, ObjectRef]) -> None:
+        """Remove the objects that are not needed any more, and check that what is missing of the others has room.
+
+        The objects of a call stay until another one has objects of these names, which may be the same, or until two
+        calls have others: the model of an evaluation is that of the next round, and a secure sum may begin in between.
+
+        Raises:
+            RunError: They cannot be removed, or there is no room.
+        """
+        if not needed:
+            return
+        self._last = [one for one in self._last[-1:] if not one.keys() & needed.keys()]
+        self._last.append(needed)
+        kept = {ref.digest for one in self._last for ref in one.values()}
+        self._objects.keep_only(kept | self._asked.all_needed())
+        self._objects.require_room(self._asked.fetching())
+
+    def _advance(self, call_id: str) -> None:
+        """Pass a call on if its objects are there, or ask for what is missing."""
+        asked = self._asked[call_id]
+        if asked.ready or not asked.admitted:
+            return
+        needed = asked.call.objects
         found = {name: self._fetching.find(ref) for name, ref in needed.items()}
         objects = {name: path for name, path in found.items() if path is not None}
         if len(objects) == len(needed):

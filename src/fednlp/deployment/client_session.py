@@ -55,6 +55,8 @@ class ClientSession:
         on_state: Takes a line for people.
         bound: Whether it takes part in no other run than ``run``.
         set_up: Returns whether it is set up for the run: where it is not, the server does that.
+        admits: Returns whether the objects of a call may be fetched now; see
+            :class:`~fednlp.deployment.call_preparation.CallPreparation`.
         grace: Seconds that the server has to store an answer's object before this end puts it on the disk itself.
 
     Attributes:
@@ -78,6 +80,7 @@ class ClientSession:
         on_state: Callable[[str], None] = lambda line: None,
         bound: bool = True,
         set_up: Callable[[], bool] = lambda: True,
+        admits: Callable[[Call], bool] = lambda call: True,
         grace: float = 0.0,
     ) -> None:
         self.run, self.client = run, -1
@@ -88,7 +91,7 @@ class ClientSession:
         self._on_ready, self._on_withdrawn, self._on_state = on_ready, on_withdrawn, on_state
         self._lock = threading.RLock()
         self._events: list[Callable[[], None]] = []
-        self._calls = CallPreparation(objects, self._say, self._take_up)
+        self._calls = CallPreparation(objects, self._say, self._take_up, admits)
         self._answers = UnstoredAnswers(outbox)
         self._reset(lambda: None)
 
@@ -128,9 +131,27 @@ class ClientSession:
                 if self.reason is None:
                     self._receive(data)
         finally:
+            self._tell_events()
+
+    def go_on(self) -> None:
+        """Go on with the calls that wait to be admitted.
+
+        Raises:
+            RunError: The disk has no room for their objects.
+        """
+        try:
+            with self._lock:
+                if self._welcomed and self.reason is None:
+                    self._calls.go_on()
+                    self._wake()
+        finally:
+            self._tell_events()
+
+    def _tell_events(self) -> None:
+        with self._lock:
             events, self._events = self._events, []
-            for event in events:  # without the lock: it may take its time, or answer at once
-                event()
+        for event in events:  # without the lock: it may take its time, or answer at once
+            event()
 
     def next_frame(self) -> bytes | None:
         """Return the next frame to send, or None if there is none until something arrives or the driver is woken.

@@ -26,14 +26,12 @@ from fednlp.deployment.explain import Explainer
 from fednlp.deployment.homes import joined_folder
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.invitations import invitation_name
-from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.links.grpc.client import connect
 from fednlp.deployment.names import broker_scheme, server_address
 from fednlp.deployment.organisation import Files
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, load_policy
 from fednlp.deployment.renewal import keep_renewed, renew_if_due
-from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
 from fednlp.deployment.site_template import write_template
 from fednlp.deployment.tokens import JoinToken
@@ -208,14 +206,7 @@ def examine(folder: Path, policy: SitePolicy, log: Log) -> list[str]:
         FednlpError: The server refuses this site, or its experiment cannot be read.
     """
     with _connected(folder, policy, log) as (participant, address):
-        call = participant.next_call()
-        if call is None:
-            return []
-        if asks_labels(call.id):
-            return examine_labels(policy, participant.site.name, call.request, address)
-        if not is_setup(call.id):
-            raise RunError(f"this site takes part already: stop it, and look at {folder / 'site.toml'}")
-        return participant.site.examine(read_setup(call.request), call.objects, address)
+        return participant.examine(address)
 
 
 @contextmanager

@@ -1,12 +1,20 @@
 """The objects that a client has fetched, whole or in part."""
 
 import os
-from collections.abc import Collection
+import shutil
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.objects import REMEDY, Partial, make_folder, reading, ref_of
 from fednlp.disk import writing
+from fednlp.errors import RunError
+from fednlp.formatting.units import human_bytes
+
+MOST_FETCHED = 64 * 10**9
+"""Bytes that the calls which are open at a client may have it fetch in all."""
+_SPARE = 10**9
+"""Bytes of a disk that stay free, or a twentieth of a small one."""
 
 
 class ObjectCache:
@@ -17,10 +25,10 @@ class ObjectCache:
 
     Args:
         folder: Made if missing.
-        most_bytes: Size of the largest object that is fetched.
+        most_bytes: Bytes that the calls which are open may have fetched in all.
     """
 
-    def __init__(self, folder: Path, most_bytes: int = 1 << 36) -> None:
+    def __init__(self, folder: Path, most_bytes: int = MOST_FETCHED) -> None:
         self.folder, self.most_bytes = folder, most_bytes
         self._checked: set[str] = set()
         make_folder(folder, REMEDY)
@@ -41,6 +49,25 @@ class ObjectCache:
             return None
         self._checked.add(ref.digest)
         return path
+
+    def require_room(self, refs: Iterable[ObjectRef]) -> None:
+        """Check that what is missing of objects fits on the disk.
+
+        Raises:
+            RunError: It does not, or the disk cannot be read.
+        """
+        with reading(self.folder):
+            missing = sum(self._missing(ref) for ref in {*refs})
+            disk = shutil.disk_usage(self.folder)
+        if missing and missing > disk.free - min(_SPARE, disk.total // 20):
+            raise RunError(
+                f"the server sends {human_bytes(missing)}, for which the disk here has no room: free some, {REMEDY}"
+            )
+
+    def _missing(self, ref: ObjectRef) -> int:
+        path = self.folder / ref.digest
+        there = next((one for one in (path, path.with_suffix(".part")) if one.is_file()), None)
+        return max(0, ref.size - (0 if there is None else there.stat().st_size))
 
     def begin(self, ref: ObjectRef) -> Partial:
         """Return the part of an object that is there."""

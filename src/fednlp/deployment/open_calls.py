@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fednlp.deployment.message_types import Call
+from fednlp.deployment.message_types import Call, ObjectRef
 from fednlp.errors import ProtocolError
 
 _MOST_CALLS = 256
@@ -13,10 +13,18 @@ _MOST_REQUESTS = 64 << 20
 
 @dataclass
 class Asked:
-    """A call that is not answered yet; ``size`` is that of its frame, and ``ready`` whether it was handed over."""
+    """A call that is not answered yet.
+
+    Attributes:
+        call: What is asked.
+        size: Bytes of its frame.
+        admitted: Whether its objects may be fetched.
+        ready: Whether it was handed over.
+    """
 
     call: Call
     size: int
+    admitted: bool = False
     ready: bool = False
 
 
@@ -60,6 +68,15 @@ class OpenCalls:
     def end(self, call_id: str) -> Asked | None:
         """Return a call that is open no longer; None if it was not."""
         return self._asked.pop(call_id, None)
+
+    def waiting(self) -> list[str]:
+        """Return the calls of this connection that are not admitted yet."""
+        return [one for one, asked in self._asked.items() if one in self._called and not asked.admitted]
+
+    def fetching(self) -> set[ObjectRef]:
+        """Return the objects of all calls that are admitted and lack some, those of earlier connections too."""
+        waiting = [one.call for one in self._asked.values() if one.admitted and not one.ready]
+        return {ref for call in waiting for ref in call.objects.values()}
 
     def needing(self, digest: str) -> list[str]:
         """Return the calls of this connection that need an object."""

@@ -2,6 +2,7 @@
 
 import queue
 import time
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -10,13 +11,14 @@ from fednlp.deployment.call_names import in_words
 from fednlp.deployment.call_preparation import ReadyCall
 from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.disclosure import told_error
-from fednlp.deployment.label_telling import asks_labels
+from fednlp.deployment.label_telling import asks_labels, examine_labels
+from fednlp.deployment.message_types import Call
 from fednlp.deployment.messages import software
 from fednlp.deployment.object_cache import ObjectCache
 from fednlp.deployment.outbox import Outbox
-from fednlp.deployment.setup import is_setup
+from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
-from fednlp.errors import FednlpError, RunError
+from fednlp.errors import DataError, FednlpError, MissingDependency, RunError
 from fednlp.formatting.units import human_seconds
 from fednlp.plugins import raised
 from fednlp.simulation.components import Log
@@ -42,10 +44,11 @@ class Participant:
 
     def __init__(self, folder: Path, site: Site, bound: BoundRun | None, log: Log) -> None:
         self.site, self.log, self._bound = site, log, bound
+        self._objects = ObjectCache(folder / "objects")
         run = None if bound is None else bound.read()
         self.session = ClientSession(
             Outbox(folder / "outbox"),
-            ObjectCache(folder / "objects"),
+            self._objects,
             run=run or site.run,
             software=software(),
             on_ready=self._take_up,
@@ -53,11 +56,22 @@ class Participant:
             on_state=log,
             bound=run is not None,
             set_up=lambda: site.run is not None,
+            admits=self._admits,
             grace=_GRACE,
         )
-        self._early: list[ReadyCall] = []
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
+
+    def _admits(self, call: Call) -> bool:
+        """Return whether the objects of a call may be fetched: what a site is asked before it is set up waits.
+
+        Raises:
+            FednlpError: The call is refused, or it sets this site up and its objects have no room on the disk.
+        """
+        admitted = self.site.admits(call.id.rpartition(".")[2], call.request, call.objects)
+        if is_setup(call.id):
+            self._objects.require_room(call.objects.values())
+        return admitted
 
     def _take_up(self, call: ReadyCall) -> None:
         self._withdrawn.discard(call.id)  # it may be asked again after it was withdrawn
@@ -74,27 +88,44 @@ class Participant:
                 self._wait_for_hours(call.id)
             if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
-            if self.site.run is not None:
-                while self._early:
-                    self._calls.put(self._early.pop(0))
         if self.session.over:
             self.site.end()
         return self.session.reason or ""
 
     def next_call(self) -> ReadyCall | None:
-        """Return the next call without answering it; None where the session ends before there is one.
-
-        What a site is asked before it is set up waits until then: the server sees that it has to set the site up again.
-        """
+        """Return the next call without answering it; None where the session ends before there is one."""
         while not self.session.finished:
-            try:
-                call = self._calls.get(timeout=_LOOK)
-            except queue.Empty:
-                continue
-            if _begins(call.id) or self.site.run is not None:
-                return call
-            self._early.append(call)
+            with suppress(queue.Empty):
+                return self._calls.get(timeout=_LOOK)
         return None
+
+    def examine(self, federation: str) -> list[str]:
+        """Return the lines that tell what the next call would have this site do; the server is told nothing.
+
+        Args:
+            federation: The server's address, for people.
+
+        Raises:
+            FednlpError: The call cannot be read, or sets up what this site's policy refuses by the experiment's text.
+        """
+        call = self.next_call()
+        if call is None:
+            return []
+        try:
+            if call.refusal is not None:
+                raise call.refusal
+            if asks_labels(call.id):
+                return examine_labels(self.site.policy, self.site.name, call.request, federation)
+            if not is_setup(call.id):
+                where = self.site.folder / "site.toml"
+                raise RunError(f"this site takes part already: stop it, and look at {where}")
+            lines, refusals = self.site.examine(read_setup(call.request), call.objects, federation)
+        except Exception as error:
+            self._forget(call.id, error)
+            raise
+        if refusals:
+            self._forget(call.id)
+        return lines
 
     def _wait_for_hours(self, call_id: str) -> None:
         """Wait until the site's hours begin, while the call is wanted."""
@@ -109,6 +140,8 @@ class Participant:
     def _answer(self, call: ReadyCall) -> None:
         name, session, begun = call.id.rpartition(".")[2], self.session, time.monotonic()
         try:
+            if call.refusal is not None:
+                raise call.refusal
             if is_setup(call.id) and call.request.get("run") != session.run:
                 raise RunError("the server sets this site up for another run than that of the connection")
             if is_setup(call.id) and self._bound is not None:
@@ -120,6 +153,8 @@ class Participant:
             self._fail(call.id, error, f"failed: {raised(error)}")
         else:
             session.answer(call.id, answer, body)
+            if is_setup(call.id):
+                session.go_on()
             if name.partition("-")[0] == "train" and body is not None:
                 seconds = human_seconds(time.monotonic() - begun)
                 self.log(
@@ -133,12 +168,18 @@ class Participant:
             if call_id not in self._withdrawn:  # whose objects may be gone
                 self.log(f"{in_words(call_id)}: {reason}")
             return
+        self._forget(call_id, error)
         until = time.monotonic() + _PATIENCE
         while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:
             time.sleep(_LOOK)
         raise RunError(
             f"this site does not take part: {reason}; mend what is wrong, and join again"
         ) from error
+
+    def _forget(self, call_id: str, error: Exception | None = None) -> None:
+        """Remove what came with a setup that is refused; it stays where the site's own data are to be mended."""
+        if is_setup(call_id) and not isinstance(error, DataError | MissingDependency):
+            self._objects.keep_only(())
 
 
 def _begins(call_id: str) -> bool:

@@ -134,10 +134,12 @@ class Allow(Section):
 
 
 class Limits(Section):
-    """The most that travels in a round."""
+    """The most that travels in a round, and before the first one."""
 
     download_mb: PositiveFloat | None = Field(
-        default=None, description="from the server to this site", examples=[500.0]
+        default=None,
+        description="from the server to this site; the files before the first round count together",
+        examples=[500.0],
     )
     upload_mb: PositiveFloat | None = Field(
         default=None, description="from this site to the server", examples=[500.0]

@@ -2,17 +2,18 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
 from fednlp.config import Experiment, own_code
-from fednlp.deployment.facts import Facts
-from fednlp.deployment.policy import Allow, SitePolicy
-from fednlp.deployment.setup import ENCODER_FILES
+from fednlp.deployment.facts import Download, Facts
+from fednlp.deployment.policy import Allow, Limits, SitePolicy
+from fednlp.deployment.setup import ENCODER_FILES, Setup
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import digits, plural
+from fednlp.formulations import TASKS
 from fednlp.models.selection import fits
 
 SHORTEST_DIGEST = 16
@@ -68,6 +69,28 @@ def check_settings(policy: SitePolicy, experiment: Experiment) -> list[Refusal]:
     return [*_code(allow, experiment), *_method(allow, experiment), *_protection(allow, experiment)]
 
 
+def check_call(
+    policy: SitePolicy, setup: Setup, experiment: Experiment, downloads: Sequence[Download]
+) -> list[Refusal]:
+    """Return what a policy refuses of a setup before anything that comes with it is fetched.
+
+    Args:
+        policy: The site's.
+        setup: As it came.
+        experiment: Its experiment.
+        downloads: The files that come with it.
+    """
+    allow = policy.allow
+    return [
+        *check_settings(policy, experiment),
+        *_task(allow, experiment, setup.task),
+        *_code_of_task(allow, setup),
+        *_model(allow, experiment, downloads),
+        *(_labels(allow) if setup.asked_labels else ()),
+        *_downloads(policy.limits, downloads),
+    ]
+
+
 def check_labels(policy: SitePolicy, experiment: Experiment) -> list[Refusal]:
     """Return what a policy refuses of an experiment whose server asks for the names of labels, by its text alone."""
     allow = policy.allow
@@ -90,7 +113,7 @@ def check(policy: SitePolicy, experiment: Experiment, facts: Facts) -> list[Refu
     return [
         *check_settings(policy, experiment),
         *_task(allow, experiment, facts.task),
-        *_model(allow, experiment, facts),
+        *_model(allow, experiment, facts.downloads),
         *_tensors(allow, facts),
         *_privacy(allow, experiment, facts),
         *_told(allow, experiment, facts),
@@ -103,6 +126,11 @@ def _code(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:
         known = setting in _NOT_RUN_HERE and name.startswith("fednlp.")
         if name not in allow.code and not known:
             yield _refusal("allow.code", allow.code, f"names the code {_shown(name)}", setting)
+
+
+def _code_of_task(allow: Allow, setup: Setup) -> Iterator[Refusal]:
+    if setup.task not in TASKS and setup.task not in allow.code:
+        yield _refusal("allow.code", allow.code, f"names the code {_shown(setup.task)}", "task.name")
 
 
 def _method(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:
@@ -131,9 +159,9 @@ def _task(allow: Allow, experiment: Experiment, task: str) -> Iterator[Refusal]:
         yield _refusal("allow.tasks", allow.tasks, f"has {_shown(task)}", "task.name")
 
 
-def _model(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusal]:
+def _model(allow: Allow, experiment: Experiment, downloads: Iterable[Download]) -> Iterator[Refusal]:
     model = experiment.model.name_or_path
-    digests = [one.digest for one in facts.downloads if not one.name.startswith(ENCODER_FILES)]
+    digests = [one.digest for one in downloads if not one.name.startswith(ENCODER_FILES)]
     if not _fits_any(model, allow.models) and not any(_is_digest(one, digests) for one in allow.models):
         yield _refusal("allow.models", allow.models, f"has {_shown(model)}", "model.name_or_path")
 
@@ -178,6 +206,13 @@ def _told(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusa
 def _labels(allow: Allow) -> Iterator[Refusal]:
     if not allow.tell_labels:
         yield _refusal("allow.tell_labels", False, "asks sites for the names of their labels", "data.labels")
+
+
+def _downloads(limits: Limits, downloads: Iterable[Download]) -> Iterator[Refusal]:
+    size, most = sum(one.size for one in downloads), limits.download_mb
+    if most is not None and size > most * 1e6:
+        does = f"has a site fetch {digits(size / 1e6)} MB before the first round"
+        yield _refusal("limits.download_mb", most, does, "model.name_or_path")
 
 
 def _resources(policy: SitePolicy, facts: Facts) -> Iterator[Refusal]:

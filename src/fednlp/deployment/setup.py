@@ -17,6 +17,10 @@ MODEL_FILES, ENCODER_FILES = "start:", "encoder:"
 """Objects of these prefixes are the files of the starting model's folder, and of the model's that filters texts."""
 MOST_EXAMPLES = 10_000_000
 """Examples of one site, for which the server keeps a number each."""
+MOST_SITES = 1_000_000
+"""Sites of a federation."""
+_MOST_TOKENS = 1 << 24
+"""Tokens of a text."""
 _SUFFIXES = frozenset({".json", ".jinja", ".model", ".safetensors", ".txt"})
 """Files of a model's folder that travel: no code, and nothing that loading would run."""
 _NAME = re.compile(r"setup(?:-([1-9][0-9]{0,5}))?")
@@ -36,9 +40,9 @@ class Again(_Checked):
         counted: The last round in which its update counted; 0 for none.
     """
 
-    train: int | None = Field(default=None, ge=1)
-    test: int | None = Field(default=None, ge=0)
-    counted: int = Field(ge=0)
+    train: int | None = Field(default=None, ge=1, le=MOST_EXAMPLES)
+    test: int | None = Field(default=None, ge=0, le=MOST_EXAMPLES)
+    counted: int = Field(ge=0, lt=2**31)
 
 
 class Setup(_Checked):
@@ -59,9 +63,9 @@ class Setup(_Checked):
     experiment: dict[str, JsonValue]
     task: str
     task_fields: dict[str, JsonValue]
-    longest: int = Field(ge=1)
-    client: int = Field(ge=0)
-    clients: int = Field(ge=1)
+    longest: int = Field(ge=1, le=_MOST_TOKENS)
+    client: int = Field(ge=0, lt=MOST_SITES)
+    clients: int = Field(ge=1, le=MOST_SITES)
     run: str = Field(min_length=1, max_length=64)
     asked_labels: bool = False
     again: Again | None = None
@@ -82,7 +86,7 @@ class Ready(_Checked):
     test: int = Field(ge=0, le=MOST_EXAMPLES)
     gold: int | None = Field(default=None, ge=0, lt=2**31)
     candidates: int | None = Field(default=None, ge=0, lt=2**31)
-    clients: int = Field(default=1, ge=1, repr=False)
+    clients: int = Field(default=1, ge=1, le=MOST_SITES, repr=False)
 
 
 def setup_attempt(name: str) -> int | None:
@@ -177,6 +181,16 @@ def place_models(objects: Mapping[str, Path], folders: Mapping[str, Path]) -> No
         target = folders[prefix] / plain
         target.parent.mkdir(parents=True, exist_ok=True)
         target.hardlink_to(path)
+
+
+def require_names(names: Iterable[str], prefixes: Iterable[str]) -> None:
+    """Check that objects have names of files that have a place in a model.
+
+    Raises:
+        RunError: A name leads out of the folder, or is of a kind of file that does not travel.
+    """
+    for name in names:
+        _checked_name(name, prefixes)
 
 
 def require_placed(objects: Mapping[str, Path], folders: Mapping[str, Path]) -> None:

@@ -22,9 +22,11 @@ from fednlp.deployment.disclosure import (
 )
 from fednlp.deployment.label_telling import asks_labels, tell_labels
 from fednlp.deployment.lost_state import STATE_IS_LOST, has_lost, require_same_data
+from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.objects import Written, write_object
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
+from fednlp.deployment.refusals import Refusal
 from fednlp.deployment.repeated import LastAsked
 from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
@@ -43,6 +45,7 @@ from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.upload import Trained, upload_pieces
 from fednlp.fewshot.pacing import LabelQuota
+from fednlp.formatting.units import human_bytes
 from fednlp.partition import OneClient
 from fednlp.runtime.message_json import to_json
 from fednlp.runtime.messages import (
@@ -78,6 +81,35 @@ class Site:
         self._last = LastAsked(folder / _LAST)
         self._agreement = Agreement(folder, name, policy, log)
         self._begun_anew, self._run = False, ""
+
+    def admits(self, name: str, request: Mapping[str, Any], objects: Mapping[str, ObjectRef]) -> bool:
+        """Return whether the objects of a call may be fetched; what is asked before the site is set up waits.
+
+        Args:
+            name: Of the call.
+            request: What is asked, as JSON.
+            objects: What would be fetched, by name.
+
+        Raises:
+            FednlpError: The call is refused by what it says: nothing of it is fetched.
+        """
+        if asks_labels(name):
+            if objects:
+                raise RunError("the server sends files with its question for the names of labels")
+            return True
+        if is_setup(name):
+            self._agreement.require_allowed(read_setup(request), objects)
+            return True
+        known = self._agreement.known()
+        if known is None or self.run is None:
+            return False
+        size = sum(ref.size for ref in objects.values())
+        if size > known.most_down:
+            raise RunError(
+                f"the server sends {human_bytes(size)}, and the experiment has {human_bytes(known.most_down)} sent to "
+                "a site at most"
+            )
+        return True
 
     def answer(
         self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]
@@ -154,7 +186,7 @@ class Site:
         if setup.again is not None:
             self._begin_anew(work.worker, setup.client, setup.again.counted)
         self._begin(setup, work)
-        self._agreement.keep(setup)
+        self._agreement.keep(setup, work.most_down)
         return ready.model_dump(exclude_none=True) | {"clients": setup.clients}
 
     def _begin(self, setup: Setup, work: SiteWork) -> None:
@@ -168,8 +200,10 @@ class Site:
             self._begun_anew = True
             self.log(STATE_IS_LOST)
 
-    def examine(self, setup: Setup, objects: Mapping[str, Path], federation: str) -> list[str]:
-        """Return the lines that tell what an experiment would fetch, train and send here; see :class:`Agreement`."""
+    def examine(
+        self, setup: Setup, objects: Mapping[str, Path], federation: str
+    ) -> tuple[list[str], list[Refusal]]:
+        """Return what an experiment would do here, and what is refused of it; see :class:`Agreement`."""
         return self._agreement.examine(setup, objects, federation)
 
     def _ready(self, setup: Setup, work: SiteWork) -> Ready:

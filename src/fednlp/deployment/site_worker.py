@@ -13,6 +13,8 @@ from fednlp.deployment.setup import Setup, experiment_of
 from fednlp.deployment.site_data import open_site_data
 from fednlp.deployment.site_labels import SiteLabels
 from fednlp.errors import RunError
+from fednlp.federated.communication import bytes_down, derived_entries, entry_shapes
+from fednlp.federated.message import message_bytes
 from fednlp.partition import OneClient
 from fednlp.simulation.components import Log, RunComponents, build_components
 from fednlp.simulation.workers import client_algorithm, worker_spec
@@ -22,6 +24,8 @@ from fednlp.training.worker_spec import load_model
 START, ENCODER = "start", "encoder"
 """Folders of the models that come with the setup: the starting model, and the one that filters texts."""
 LABELS = "labels"
+_SEALED = 1 << 20
+"""Bytes that a sealed piece may have beyond those of a model: sums over tests are short."""
 RECORD = "record.bin"
 """File of what the method keeps between rounds."""
 
@@ -39,6 +43,18 @@ class SiteWork:
     experiment: Experiment
     worker: ClientWorker
     labels: SiteLabels | None
+
+    @property
+    def most_down(self) -> int:
+        """Bytes that the objects of a call may have together: the server's vectors, or the pieces of a secure sum."""
+        layout, algorithm, secure = self.worker.layout, self.worker.algorithm, self.experiment.secure
+        derived = message_bytes(entry_shapes(derived_entries(layout))) if layout.derived else 0
+        model = max(layout.message_bytes, bytes_down(algorithm.downlink, layout) + derived)
+        vectors = model + len(algorithm.receives) * layout.message_bytes
+        if secure.protocol != "lightsecagg":
+            return vectors
+        cohort = min(self.experiment.clients_per_round, self.worker.partition.num_clients)
+        return max(vectors, cohort * (layout.message_bytes + _SEALED))
 
 
 def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteWork:
