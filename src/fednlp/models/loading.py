@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.errors import FednlpError, ModelError
+from fednlp.models.folder_bounds import folder_config, within_bounds, without_hub
 from fednlp.models.registry import ALL_NAMES, LSTM
 
 _DRAWING = ("uniform_", "normal_", "kaiming_uniform_")
@@ -22,27 +23,38 @@ _DRAWING = ("uniform_", "normal_", "kaiming_uniform_")
 def load_pretrained(auto: Any, source: str, **options: Any) -> Any:
     """Load a configuration, a tokenizer or a model by an auto class; standard input is never asked for consent.
 
+    What lies in a folder is loaded from there alone, whatever its files name, and after its bounds were checked.
+
     Args:
         auto: ``AutoConfig``, ``AutoTokenizer``, or the auto class of a head.
         source: A folder or a hub name.
         options: Further arguments of ``from_pretrained``.
 
     Raises:
-        ModelError: The configuration asks for kernels of a hub repository.
+        ModelError: The configuration asks for kernels of a hub repository, names another model, or has a size beyond
+            all models.
         ValueError: The model needs code of its own; :func:`explain_load_errors` reports that in one line.
     """
-    loaded = auto.from_pretrained(source, trust_remote_code=False, **options)
+    if not Path(source).is_dir():
+        loaded = auto.from_pretrained(source, trust_remote_code=False, **options)
+    else:
+        if "gguf_file" not in options:
+            folder_config(source)
+        with without_hub(), within_bounds():
+            loaded = auto.from_pretrained(source, trust_remote_code=False, local_files_only=True, **options)
     _refuse_kernels(loaded, source)
     return loaded
 
 
 def empty_model(auto: Any, config: Any, **options: Any) -> Any:
-    """Build a model of a configuration, with fresh weights.
+    """Build a model of a configuration, with fresh weights; nothing is fetched for it.
 
     Raises:
+        ModelError: It has too many modules.
         ValueError: The model needs code of its own, as for :func:`load_pretrained`.
     """
-    return auto.from_config(config, trust_remote_code=False, **options)
+    with without_hub(), within_bounds():
+        return auto.from_config(config, trust_remote_code=False, **options)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from fednlp.clock import IMPORTS, timed
 from fednlp.disk import writing_tensors
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
+from fednlp.models.folder_bounds import require_weights
 from fednlp.models.loading import (
     empty_model,
     explain_load_errors,
@@ -151,6 +152,9 @@ def pretrained_model(
                 )
             model: nn.Module = empty_model(auto, config, dtype=torch.float32)
             return model
+        with without_memory(), torch_stream(0, "architecture"):
+            plan = empty_model(auto, config)
+        require_weights(plan, source)
         with without_draws(of_shapes_alone=True):
             model, report = load_pretrained(
                 auto,
@@ -163,8 +167,6 @@ def pretrained_model(
         _refuse_resized(model, model_class, [key for key, *_ in report["mismatched_keys"]])
         if require_head:
             _refuse_headless(model, source, report["missing_keys"], model_class == "AutoModelForCausalLM")
-        with without_memory():
-            plan = empty_model(auto, config)
         for name, parameter in plan.named_parameters():
             if not parameter.requires_grad:  # fixed by the architecture, which loading forgets
                 model.get_parameter(name).requires_grad_(False)

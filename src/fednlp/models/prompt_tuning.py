@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from fednlp.errors import MissingDependency, ModelError
+from fednlp.models.folder_bounds import without_hub
 from fednlp.models.settings import position_limit
 
 _READ_BY_POSITION = ("TOKEN_CLS", "QUESTION_ANS", "CAUSAL_LM")
@@ -167,6 +168,9 @@ def with_saved_prompt(model: nn.Module, folder: Path) -> nn.Module:
         saved = json.loads(path.read_text(encoding="utf-8"))
         method, kind = saved["peft_type"], saved["task_type"]
         number = int(saved["num_virtual_tokens"]) if method == _PROMPT else 0
+        numbers = (
+            number * int(saved.get("num_transformer_submodules") or 1) * int(saved.get("token_dim") or 1)
+        )
     except FileNotFoundError:
         return model
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -175,12 +179,17 @@ def with_saved_prompt(model: nn.Module, folder: Path) -> nn.Module:
         return model
     if not (adapter / "adapter_model.safetensors").is_file():
         raise ModelError(f"{adapter} has no adapter_model.safetensors: copy the whole folder of the run")
+    stored = (adapter / "adapter_model.safetensors").stat().st_size
+    if not 0 < numbers <= stored:
+        raise ModelError(
+            f"the prompt in {adapter} cannot be loaded: it is of {numbers:,} numbers, and its file has {stored:,} bytes"
+        )
     try:
         import peft
     except ImportError:
         raise MissingDependency("this model has a prompt: run pip install 'fednlp[lora]'") from None
     try:
-        with warnings.catch_warnings(action="ignore"):
+        with warnings.catch_warnings(action="ignore"), without_hub():
             prompted: nn.Module = peft.PeftModel.from_pretrained(model, str(adapter))
     except Exception as error:  # a loader of many hands raises anything
         raise ModelError(

@@ -6,6 +6,7 @@ from itertools import chain
 from typing import Any
 
 from fednlp.errors import ModelError
+from fednlp.models.folder_bounds import folder_config, require_bounded
 from fednlp.models.loading import load_pretrained
 
 _HEADS = {
@@ -45,6 +46,10 @@ _POSITIONS_AFTER_PADDING = frozenset(
 def check_head(config: Any, model_class: str) -> None:
     """Check that an architecture has the head that a task needs.
 
+    Args:
+        config: A configuration, or its class.
+        model_class: Name of an auto class, from the task.
+
     Raises:
         ModelError: It has none; the message says which it has, and what to use instead.
     """
@@ -68,7 +73,8 @@ def _has_head(config: Any, model_class: str) -> bool:
     import transformers
 
     auto = getattr(transformers, model_class)
-    return type(config) in auto._model_mapping or model_class in (getattr(config, "auto_map", None) or {})
+    kind = config if isinstance(config, type) else type(config)
+    return kind in auto._model_mapping or model_class in (getattr(config, "auto_map", None) or {})
 
 
 def load_config(
@@ -85,8 +91,12 @@ def load_config(
     Raises:
         ModelError: There is no head for the task, or an override is unknown or not the user's to give.
     """
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
 
+    found = folder_config(source)
+    kind = found.get("model_type")
+    if isinstance(kind, str) and kind in CONFIG_MAPPING and "auto_map" not in found:
+        check_head(CONFIG_MAPPING[kind], model_class)  # before anything of the configuration is looked at
     config = load_pretrained(AutoConfig, source)
     check_head(config, model_class)
     taken = [key for key in overrides if key in settings or key in _OF_THE_TASK]
@@ -110,6 +120,7 @@ def apply_overrides(config: Any, overrides: Mapping[str, Any], place: str = "[mo
     """
     from transformers import PretrainedConfig
 
+    require_bounded(overrides, place)
     taken = [key for key in overrides if key in _OF_THE_TOKENIZER]
     if taken:
         raise ModelError(f"{place} {', '.join(taken)}: leave it out: the tokenizer sets it")
@@ -130,6 +141,7 @@ def apply_overrides(config: Any, overrides: Mapping[str, Any], place: str = "[mo
             setattr(config, key, value)
         except Exception as error:  # configurations check their values, each in its own way
             raise ModelError(f"{place} {key} = {value!r}: {' '.join(str(error).split())}") from None
+    require_bounded(config.to_dict(), place)
     try:
         config.validate()
     except Exception as error:
