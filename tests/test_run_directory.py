@@ -200,6 +200,14 @@ def test_what_a_resumed_run_reads(
     assert [line["round"] for line in lines] == [1, 2]
 
 
+@pytest.mark.parametrize("name", ["task.json", "summary.json", "resolved.toml"])
+def test_a_file_is_bounded_before_it_is_read(name: str, stranger: Path) -> None:
+    with (stranger / name).open("r+b") as file:
+        file.truncate(1 << 30)  # no room is taken on the disk
+    with pytest.raises(FednlpError, match=r"1,073,741,824 bytes, and may have"):
+        RunDir(stranger).experiment() if name == "resolved.toml" else RunDir(stranger).read_json(name)
+
+
 def test_a_damaged_checkpoint_says_how_to_start_again(stranger: Path) -> None:
     (stranger / "checkpoint" / "state.safetensors").write_bytes(b"\xff" * 99)
     with pytest.raises(RunError) as caught:

@@ -35,15 +35,22 @@ def expanded(path: str | os.PathLike[str]) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def regular(path: Path) -> Path:
+def regular(path: Path, most: int | None = None) -> Path:
     """Return the path, after checking that reading it cannot block forever.
 
+    Args:
+        path: The file.
+        most: Bytes that it may have; None where it is not read as a whole.
+
     Raises:
-        OSError: There is no such file, or it is a pipe, a socket or a device.
+        OSError: There is no such file, it is a pipe, a socket or a device, or it is longer.
     """
-    mode = path.stat().st_mode
+    found = path.stat()
+    mode = found.st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):  # opening a folder raises a clear error by itself
         raise OSError(errno.EINVAL, "a pipe or a device, no file: write what it gives to a file", str(path))
+    if most is not None and found.st_size > most:
+        raise OSError(errno.EFBIG, f"it has {found.st_size:,} bytes, and may have {most:,}", str(path))
     return path
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import FednlpError, PartitionError
-from fednlp.partition import Partition, from_owners
+from fednlp.partition import Partition, from_owners, npz
 
 GOOD = {
     "train_offsets": [0, 2, 3],
@@ -128,6 +128,14 @@ def bomb(path):
     return path
 
 
+def bombs(path):
+    """Write a file of which no array alone is too large, and whose lengths fit together."""
+    clients = 3_000_000
+    long = dict.fromkeys(GOOD, clients) | {"train_offsets": clients + 1, "test_offsets": clients + 1}
+    np.savez_compressed(path, **{name: np.zeros(length, int) for name, length in long.items()})
+    return path
+
+
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -140,7 +148,11 @@ def bomb(path):
         (lambda p: lying(p, (2**50,)), "does not have the length"),
         (lambda p: lying(p, (2**62 + 3,)), "does not have the length"),
         (lambda p: lying(p, (-1,)), "does not have the length"),
-        (bomb, "does not have the length"),
+        (bomb, "unpacks to far more than it holds"),
+        (bombs, "unpacks to far more than it holds"),
+        (lambda p: written(p, test_offsets=np.zeros(9, int)), "test_offsets must hold 3 numbers"),
+        (lambda p: written(p, client_ids=np.zeros(9, int)), "train_offsets must hold 10 numbers"),
+        (lambda p: written(p, client_names=np.array(["a"] * 9)), "client_names holds 9 names for 2 clients"),
         (lambda p: p.write_bytes(b"not a zip file"), "damaged"),
         (lambda p: p.write_bytes(b""), "damaged"),
         (lambda p: p.write_bytes(written(p).read_bytes()[:-40]), "damaged"),
@@ -155,6 +167,23 @@ def test_a_hostile_file_is_refused_in_one_line(tmp_path, make, said):
         Partition.load(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_no_array_is_read_before_all_lengths_fit(tmp_path, monkeypatch):
+    monkeypatch.setattr(npz, "_read", lambda *entry: pytest.fail("an array is read"))
+    for name in GOOD:
+        with pytest.raises(PartitionError, match=r"must hold|flat array"):
+            Partition.load(
+                written(tmp_path / "part.npz", **{name: np.zeros((1, 1) if "test_i" in name else 1, int)})
+            )
+
+
+def test_a_million_clients_fit(tmp_path):
+    clients = 1_000_000
+    ids, none = np.arange(clients), np.zeros(0, int)
+    part = Partition(np.arange(clients + 1), ids[::-1], np.zeros(clients + 1, int), none, ids)
+    np.savez_compressed(tmp_path / "part.npz", **dict(zip(GOOD, arrays_of(part), strict=True)))
+    assert Partition.load(tmp_path / "part.npz").num_clients == clients
 
 
 def test_an_entry_that_stands_twice_is_refused(tmp_path):

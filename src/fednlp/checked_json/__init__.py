@@ -19,6 +19,8 @@ from fednlp.errors import DamagedError, RunError
 _DEEPEST = 32
 _LARGEST = 2**63
 _LONGEST_PLACE = 120
+_LONGEST_JSON, _LONGEST_TOML = 512 << 20, 16 << 20
+"""Bytes of a file at most: the numbers of labels of a million clients have some 100 MB."""
 
 
 def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str, Any]:
@@ -32,7 +34,7 @@ def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str,
         RunError: The file is missing, cut short, or does not fit its shape.
     """
     try:
-        return parse_json(regular(path).read_bytes(), SHAPES[path.name])
+        return parse_json(regular(path, _LONGEST_JSON).read_bytes(), SHAPES[path.name])
     except (OSError, ValueError) as error:
         raise damaged(path, error, remedy) from error
 
@@ -65,7 +67,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         OSError: The file cannot be read.
     """
     try:
-        document = tomllib.loads(regular(path).read_text(encoding="utf-8"))
+        document = tomllib.loads(regular(path, _LONGEST_TOML).read_text(encoding="utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     _require_plain(document)

@@ -1,5 +1,6 @@
 """A partition is an index: offsets and example numbers, whatever the number of clients."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -110,7 +111,7 @@ class Partition:
             PartitionError: The file is missing, damaged, or no valid partition.
         """
         try:
-            arrays = read_arrays(path, _KINDS, optional=frozenset({"client_names"}))
+            arrays = read_arrays(path, _KINDS, frozenset({"client_names"}), _check_lengths)
             names = arrays.pop("client_names", None)
             return cls(**arrays, client_names=None if names is None else tuple(names.tolist()))
         except FileNotFoundError:
@@ -218,11 +219,31 @@ def _whole_numbers(name: str, values: ArrayLike) -> IntArray:
     return view
 
 
-def _check_ragged(split: str, offsets: IntArray, indices: IntArray, clients: int, fewest: int) -> None:
-    if len(offsets) != clients + 1:
+def _check_lengths(shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Check that the lengths of a file's arrays are those of one number of clients.
+
+    Raises:
+        PartitionError: They are not.
+    """
+    lengths = {name: shape[0] for name, shape in shapes.items()}
+    clients = lengths["client_ids"]
+    for split in ("train", "test"):
+        _check_offsets(split, lengths[f"{split}_offsets"], clients)
+    if lengths["train_indices"] < clients:
+        raise PartitionError(f"train_indices must hold an example of each of {plural(clients, 'client')}")
+    if (names := lengths.get("client_names", clients)) != clients:
+        raise PartitionError(f"client_names holds {plural(names, 'name')} for {plural(clients, 'client')}")
+
+
+def _check_offsets(split: str, length: int, clients: int) -> None:
+    if length != clients + 1:
         raise PartitionError(
             f"{split}_offsets must hold {clients + 1} numbers for {plural(clients, 'client')}"
         )
+
+
+def _check_ragged(split: str, offsets: IntArray, indices: IntArray, clients: int, fewest: int) -> None:
+    _check_offsets(split, len(offsets), clients)
     if offsets[0] != 0 or offsets[-1] != len(indices):
         raise PartitionError(
             f"{split}_offsets must run from 0 to {len(indices)}, the length of {split}_indices"
