@@ -35,6 +35,8 @@ from fednlp.secure.session import SessionFactory, open_session
 from fednlp.secure.upload import mask_update, mask_values
 
 RUN = "run"
+DIGEST = "0" * 64
+"""Of what every site is asked and sent."""
 LENGTH = 103
 WEIGHTS = {client: float(client + 1) for client in range(8)}
 STEPS_OF = {
@@ -63,7 +65,7 @@ def new_sum() -> ExactSum:
 
 
 def agreed_by(client: int, params: SecAggParams, smallest: int = 3) -> Agreed:
-    return Agreed(RUN, client, len(WEIGHTS), WEIGHTS[client], smallest, SecureMean(params), LENGTH)
+    return Agreed(RUN, client, len(WEIGHTS), WEIGHTS[client], 1e7, smallest, SecureMean(params), LENGTH)
 
 
 def train(request: TrainRequest) -> Trained:
@@ -87,6 +89,7 @@ class Sites:
         twice: Numbers of calls whose first answer is lost in a crash of the site.
         torn: Numbers of calls in which the site is first killed before its session is saved.
         late: The step whose answer a client does not give for now.
+        sent: Digest of what a client is asked and sent, if not that of the terms.
         trained: How many times each client trained.
     """
 
@@ -99,6 +102,7 @@ class Sites:
     late: dict[int, str] = field(default_factory=dict)
     work: Callable[[TrainRequest], Trained | ClientResult] = train
     run: str = RUN
+    sent: Mapping[int, str] = field(default_factory=dict)
     inbox: dict[str, StoredReply] = field(default_factory=dict)
     trained: list[int] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
@@ -172,7 +176,9 @@ class Sites:
             self.trained.append(client)
             return self.work(request)
 
-        return self.site(client).train(from_json(call.request["request"]), work)
+        return self.site(client).train(
+            from_json(call.request["request"]), self.sent.get(client, DIGEST), work
+        )
 
     def withdraw(self, call_id: str) -> None:
         self.inbox.pop(call_id, None)
@@ -226,7 +232,7 @@ def deployed(
     """Return the sum over sites; a server that is killed is started again, and then nobody is late any more."""
     while True:
         asking = Asking(sites, gone=lambda: sites.late.keys())  # type: ignore[arg-type]
-        sessions = SecureSessions(asking, sites.folder / "server", fewest)
+        sessions = SecureSessions(asking, sites.folder / "server", lambda number: DIGEST, fewest)
         try:
             return sum_of(params, number, sessions.open, lambda requests: list(uploads_of(sites, requests)))
         except Killed:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,6 @@ from fednlp.config import Experiment
 from fednlp.config.sections import Fewshot
 from fednlp.data import load_data
 from fednlp.data.labels import with_labels
-from fednlp.deployment.asked import asked_of
 from fednlp.deployment.components import server_components
 from fednlp.deployment.disclosure import told_kept, told_labels
 from fednlp.deployment.message_types import Reply
@@ -35,9 +34,8 @@ from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.pacing import LabelQuota
-from fednlp.partition import OneClient
 from fednlp.runtime.message_json import to_json
-from fednlp.runtime.messages import ClientModelRequest, KeepLabelsRequest, Labels, LabelsKept
+from fednlp.runtime.messages import Labels, LabelsKept
 from fednlp.simulation.central_labels import PSEUDO
 
 from .machines import Machines
@@ -215,51 +213,6 @@ def test_a_site_that_fails_to_label_keeps_the_labels_that_it_had(experiment: Mak
     assert [line["labelling"] for line in lines] == [[0, 2, 3]] * 3
     assert [line["labelling_dropped"] for line in lines] == [[{"client": 1, "reason": "gone"}]] * 3
     assert all(line["labels"]["pseudo"] > 0 for line in lines)
-
-
-TRAINS = TrainRequest(2, 3, 0.5, labelling=2)
-LABELS = KeepLabelsRequest(2, 3, 20.0)
-TUNES = ClientModelRequest(2, 4, True, False, finetune_steps=5, labelling=3)
-
-
-def ask(made: Experiment, request: Any, name: str) -> Any:
-    return asked_of(to_json(request), name, made, OneClient(2, 4, np.arange(9), np.arange(3)))
-
-
-def test_what_a_server_may_ask_of_labels(experiment: Make) -> None:
-    made = experiment({"fewshot": FEW, "client.finetune_steps": 5})
-    for request, name in ((TRAINS, "train"), (LABELS, "label"), (TUNES, "finetune")):
-        assert ask(made, request, name) == request
-    static = experiment({"fewshot": FEW | {"pacing": "static", "per_client": 5}})
-    assert ask(static, replace(LABELS, percentage=100.0, most=5), "label").most == 5
-
-
-@pytest.mark.parametrize(
-    ("few", "request_", "name", "reason"),
-    [
-        (FEW, replace(LABELS, client=1), "label", "client 1, and this site is client 2"),
-        (FEW, replace(LABELS, round=9), "label", "round 9 of 4"),
-        (FEW, replace(LABELS, percentage=0.0), "label", "another number of pseudo labels"),
-        (FEW, replace(LABELS, percentage=float("nan")), "label", "another number of pseudo labels"),
-        (FEW, replace(LABELS, most=1), "label", "another number of pseudo labels"),
-        (FEW | {"pacing": "static"}, LABELS, "label", "another number of pseudo labels"),
-        (FEW, LABELS, "train", "not called train"),
-        (FEW | {"pacing": "none"}, LABELS, "label", "the experiment has none"),
-        (None, LABELS, "label", "the experiment has none"),
-        (None, TRAINS, "train", "names no labelling to train by"),
-        (FEW, replace(TRAINS, labelling=None), "train", "names no labelling to train by"),
-        (FEW, replace(TRAINS, labelling=3), "train", "the labels of round 3 in round 3"),
-        (FEW, replace(TRAINS, labelling=-1), "train", "the labels of round -1"),
-        (FEW, replace(TRAINS, examples=[1], labels=[0]), "train", "names examples or labels"),
-        (FEW, replace(TUNES, labelling=5), "finetune", "the labels of round 5 in round 4"),
-    ],
-)
-def test_more_of_labels_may_not_be_asked(
-    experiment: Make, few: dict[str, Any] | None, request_: Any, name: str, reason: str
-) -> None:
-    changes = {"fewshot": few} if few else {}
-    with pytest.raises(RunError, match=reason):
-        ask(experiment(changes | {"client.finetune_steps": 5}), request_, name)
 
 
 @given(st.integers(0, 99), st.integers(0, 99), st.integers(1, 99))

@@ -145,7 +145,9 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
         found.extend(windows(change.flat().numpy()))  # type: ignore[union-attr]
         return sending.encode(algorithm, request, local, result, record)
 
-    def training(self: SecureSite, request: TrainRequest, work: Callable[[TrainRequest], Any]) -> Any:
+    def training(
+        self: SecureSite, request: TrainRequest, digest: str, work: Callable[[TrainRequest], Any]
+    ) -> Any:
         def watched(masked: TrainRequest) -> Any:
             answer = work(masked)
             assert isinstance(answer, Trained)
@@ -154,7 +156,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
             found.extend(windows(answer.upload.masked.astype("<i8")))
             return answer
 
-        return train(self, request, watched)
+        return train(self, request, digest, watched)
 
     monkeypatch.setattr(worker, "encode", encoding)
     monkeypatch.setattr(SecureSite, "train", training)

@@ -3,11 +3,13 @@
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from fednlp.config import Experiment
 from fednlp.deployment.message_types import Call
@@ -15,7 +17,8 @@ from fednlp.deployment.secure_agreed import agreed
 from fednlp.deployment.secure_messages import steps_of, to_json
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.secure_terms import spec_of, terms_of
+from fednlp.deployment.secure_terms import Terms, spec_of, terms_of
+from fednlp.deployment.setup import MOST_EXAMPLES
 from fednlp.errors import FednlpError, RunError, SecureAbort
 from fednlp.federated.client import TrainRequest
 from fednlp.privacy.noise import LARGEST_SIGMA
@@ -24,6 +27,7 @@ from fednlp.secure.params import SecAggParams
 from fednlp.secure.secagg_rules import SecAggRoundSpec
 
 from .secure_rig import (
+    DIGEST,
     LENGTH,
     PROTOCOLS,
     RUN,
@@ -41,8 +45,9 @@ from .secure_rig import (
 )
 
 Make = Callable[..., Experiment]
-Change = Callable[[dict[str, Any]], None]
+Change = partial[None]
 OWN = 2
+OTHER = "f" * 64
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,19 +59,20 @@ def fast_disk() -> Iterator[None]:
 
 
 def terms(params: SecAggParams, round_number: int = 1) -> dict[str, Any]:
-    return terms_of(params, sorted(WEIGHTS), round_number).model_dump()
+    return terms_of(params, sorted(WEIGHTS), round_number, DIGEST).model_dump()
 
 
 def put(place: str, value: Any) -> Change:
     """Return a change of one value of the terms, by its dotted path."""
 
-    def change(found: dict[str, Any]) -> None:
-        *path, last = place.split(".")
-        for key in path:
-            found = found[key]
-        found[last] = value
+    return partial(_put, place, value)
 
-    return change
+
+def _put(place: str, value: Any, found: dict[str, Any]) -> None:
+    *path, last = place.split(".")
+    for key in path:
+        found = found[key]
+    found[last] = value
 
 
 HOSTILE: dict[str, tuple[Change, str]] = {
@@ -81,16 +87,24 @@ HOSTILE: dict[str, tuple[Change, str]] = {
     "clip": (put("encoding.clip", 1e9), "encoding have clip"),
     "bits": (put("encoding.bits", 2), "encoding have bits"),
     "no room": (put("encoding.largest_weight", 1.0), "names 1.0 as the largest weight"),
+    "too much weight": (put("encoding.largest_weight", 1e9), "10000000 at most"),
     "no weight": (put("encoding.largest_weight", "a"), "names a as the largest weight"),
-    "infinite": (put("encoding.largest_weight", float("inf")), "largest_weight"),
+    "infinite": (put("encoding.largest_weight", float("inf")), "names inf as the largest weight"),
     "noise": (put("noise_std", 1.0), "terms have noise_std = 1.0"),
     "round": (put("round", 0), "of which round"),
     "huge round": (put("round", 10**5000), "of which round"),
     "huge number": (put("cohort", [10**5000]), "a number in it that is too long"),
     "no round": (put("round", None), "of which round"),
     "extra": (put("code", "x"), "terms of the secure sum do not fit: code"),
+    "no digest": (put("request", None), "terms of the secure sum do not fit: request"),
+    "other digest": (put("request", "model"), "terms of the secure sum do not fit: request"),
     "no cohort": (put("cohort", None), "terms of the secure sum do not fit: cohort"),
 }
+
+
+def test_each_term_has_a_lie() -> None:
+    """A new term has none yet: say what a site makes of it when the server lies."""
+    assert {*Terms.model_fields} <= {change.args[0].partition(".")[0] for change, _ in HOSTILE.values()}
 
 
 @pytest.mark.parametrize("case", HOSTILE)
@@ -165,7 +179,7 @@ def stopped_before(protocol: str, step: str, folder: Path, **options: Any) -> tu
         ask(client, call, most_bytes)
 
     sites.ask = stop  # type: ignore[method-assign]
-    sessions = SecureSessions(Asking(sites), folder / "server")  # type: ignore[arg-type]
+    sessions = SecureSessions(Asking(sites), folder / "server", lambda number: DIGEST)  # type: ignore[arg-type]
     with pytest.raises(Killed):
         sum_of(params, 1, sessions.open, lambda requests: list(uploads_of(sites, requests)))
     sites.ask = ask  # type: ignore[method-assign]
@@ -243,7 +257,7 @@ def test_masks_are_used_for_one_vector(protocol: str, tmp_path: Path) -> None:
         raise AssertionError("it has trained")
 
     request = TrainRequest(OWN, 1, 0.5, masking={"seeds": [["00" * 32, 1]]})
-    answers = [site.train(request, other) for _ in range(2)]
+    answers = [site.train(request, DIGEST, other) for _ in range(2)]
     bodies = [body.read_bytes() for _, body in answers if body is not None]
     assert bodies == [(sites.folder / f"1.{OWN}.train").read_bytes()] * 2
 
@@ -273,12 +287,12 @@ def test_an_update_is_masked_as_the_terms_say_or_not_sent(
     }
     site = sites.site(OWN)
     with pytest.raises(SecureAbort, match=message):
-        site.train(TrainRequest(OWN, 1, 0.5, masking=masking | changes), train)
+        site.train(TrainRequest(OWN, 1, 0.5, masking=masking | changes), DIGEST, train)
     with pytest.raises(SecureAbort, match="masking have"):
-        site.train(TrainRequest(OWN, 1, 0.5), train)
+        site.train(TrainRequest(OWN, 1, 0.5), DIGEST, train)
     with pytest.raises(SecureAbort, match="round 2 that did not begin here"):
-        site.train(TrainRequest(OWN, 2, 0.5, masking=masking), train)
-    assert site.train(TrainRequest(OWN, 1, 0.5, masking=masking), train)[1] is not None
+        site.train(TrainRequest(OWN, 2, 0.5, masking=masking), DIGEST, train)
+    assert site.train(TrainRequest(OWN, 1, 0.5, masking=masking), DIGEST, train)[1] is not None
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -289,7 +303,7 @@ def test_no_step_is_taken_out_of_turn(protocol: str, tmp_path: Path) -> None:
         site.answer("shares", {"round": 1}, {})
     site.answer("keys", terms(params), {})
     with pytest.raises(SecureAbort, match="before it delivers shares"):
-        site.train(TrainRequest(OWN, 1, 0.5), train)
+        site.train(TrainRequest(OWN, 1, 0.5), DIGEST, train)
     with pytest.raises(SecureAbort, match="has no step called"):
         site.answer("reveal" if last == "answer" else "answer", {"round": 1}, {})
     with pytest.raises(SecureAbort, match="where 'share' is due"):
@@ -307,26 +321,50 @@ def test_what_is_no_message_is_refused(text: Any, tmp_path: Path) -> None:
         site.answer("shares", {"round": 1, "message": text}, {})
 
 
+@pytest.mark.parametrize("term", ["largest weight", "request"])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_parties_that_were_told_different_terms_do_not_understand_each_other(
-    protocol: str, tmp_path: Path
+    protocol: str, term: str, tmp_path: Path
 ) -> None:
-    """A server cannot make one client's weight larger than the others by telling it of another largest weight."""
+    """A server cannot weigh one client more than the others, nor send it another model and say so to it alone."""
     params = params_of(protocol)
     larger = replace(params, encoding=replace(params.encoding, largest_weight=1e6))
-    sites = Sites(tmp_path / "sites", params)
+    said = terms(larger) if term == "largest weight" else terms(params) | {"request": OTHER}
+    sites = Sites(tmp_path / "sites", params, sent={OWN: said["request"]})
     ask = sites.ask
 
     def twist(client: int, call: Any, most_bytes: int = 0) -> None:
         if call.id == f"1.{OWN}.keys":
-            call = replace(call, request=terms(larger))
+            call = replace(call, request=said)
         if call.id == f"1.{OWN}.train":
-            call.request["request"]["masking"]["encoding"] = terms(larger)["encoding"]
+            call.request["request"]["masking"]["encoding"] = said["encoding"]
         ask(client, call, most_bytes)
 
     sites.ask = twist  # type: ignore[method-assign]
     with pytest.raises(SecureAbort, match=r"are needed|no update arrived"):
         deployed(sites, params)
+    assert any(
+        "the sites were sent different models or requests" in str(r.error) for r in sites.inbox.values()
+    )
+
+
+@pytest.mark.parametrize("others", [{OWN}, {*WEIGHTS} - {OWN}])
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_was_made_of_another_model_is_in_no_sum(protocol: str, others: set[int], tmp_path: Path) -> None:
+    """Who was sent another model than all have agreed on stays out; if too many were, there is no sum."""
+    params = params_of(protocol)
+    sites = Sites(tmp_path / "sites", params, sent=dict.fromkeys(others, OTHER))
+    if others == {OWN}:
+        total, _ = deployed(sites, params)
+        assert torch.equal(total.storage, simulated(params, vanished=others)[0].storage)
+    else:
+        with pytest.raises(SecureAbort, match=r"are needed|must be|must have"):
+            deployed(sites, params)
+    assert {*sites.trained} == {*WEIGHTS} - others
+    for client in others:
+        reason = sites.inbox[f"1.{client}.train"].error
+        assert reason is not None
+        assert reason.endswith("the sites were sent different models or requests")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
@@ -350,7 +388,7 @@ def test_a_share_is_of_the_seed_or_of_the_key(protocol: str, tmp_path: Path) -> 
     sites, params = stopped_before(protocol, "train", tmp_path / "sites")
     sites.late = {OWN: "train"}
     deployed(sites, params)
-    spec = spec_of(params, terms_of(params, EVERYONE, 1), RUN, LENGTH + 1)
+    spec = spec_of(params, terms_of(params, EVERYONE, 1, DIGEST), RUN, LENGTH + 1)
     form = steps_of(spec)[3].up
     assert form is not None
     for client in sorted(WEIGHTS.keys() - {OWN}):
@@ -366,14 +404,24 @@ def test_an_experiment_says_what_is_expected(experiment: Make) -> None:
     assert agreed(experiment({}), "run", **numbers) is None
     found = agreed(experiment({"secure.protocol": "secagg"}), "run", **numbers)
     assert found is not None
-    assert (found.weight, found.rule.params.plan.clients) == (25.0, 4)
+    assert (found.weight, found.largest, found.rule.params.plan.clients) == (25.0, MOST_EXAMPLES, 4)
+    assert found.draw is not None
+    drawn = found.draw(3)
+    named = terms_of(found.rule.params, drawn, 3, DIGEST)
+    named.encoding["largest_weight"] = 25.0
+    assert replace(found, own=drawn[0]).params(named).plan == found.rule.params.plan
+    others = sorted({*range(8)} - {*drawn})
+    with pytest.raises(SecureAbort, match="another cohort in round 3"):
+        replace(found, own=others[0]).params(named.model_copy(update={"cohort": others}))
     private = {
         "privacy": {"clip": 0.5, "noise": 0.3},
         "algorithm": {"name": "fedavg", "weighting": "uniform"},
     }
     found = agreed(experiment({"secure.protocol": "secagg", **private}), "run", **numbers)
     assert found is not None
-    assert (found.weight, found.rule.clip) == (1.0, 0.5)
+    assert (found.weight, found.largest, found.rule.clip) == (1.0, 1.0, 0.5)
     assert found.rule.params.noise_std > 0
+    with pytest.raises(RunError, match=r"leave \[secure\] or \[fewshot\] out"):
+        agreed(experiment({"secure.protocol": "secagg", "fewshot": {}}), "run", **numbers)
     with pytest.raises(RunError, match=r"say secure\.malicious_server = false"):
         agreed(experiment({"secure": {"protocol": "secagg", "malicious_server": True}}), "run", **numbers)

@@ -31,7 +31,7 @@ from fednlp.training.scores import num_sums
 
 from . import test_federation
 from .machines import Machines
-from .secure_rig import PROTOCOLS, STEPS_OF
+from .secure_rig import DIGEST, PROTOCOLS, STEPS_OF
 from .test_federation import allows, deploy, rounds
 from .test_secure_deployment import SETTINGS, shards_of, weights
 
@@ -85,14 +85,14 @@ def test_secure_sums_are_those_of_the_simulation_whoever_is_killed(
     planted: list[bytes] = []
     add = SecureSite.add
 
-    def counted(self: SecureSite, request: ClientSumsRequest, work: Any) -> Any:
+    def counted(self: SecureSite, request: ClientSumsRequest, digest: str, work: Any) -> Any:
         def once(asked: ClientSumsRequest) -> ClientSums:
             done.append((asked.round, asked.client))
             found: ClientSums = work(asked)
             planted.append(written(found.sums))
             return found
 
-        return add(self, request, once)
+        return add(self, request, digest, once)
 
     monkeypatch.setattr(SecureSite, "add", counted)
     machines = Machines(
@@ -162,7 +162,7 @@ def site_of(made: Experiment, folder: Path, smallest: int = 3, own: int = 1) -> 
 
 
 def said(made: Experiment, cohort: list[int], number: int = 1) -> dict[str, Any]:
-    return terms_of(sums_params(made, len(cohort), num_sums(TASK)), cohort, number).model_dump()
+    return terms_of(sums_params(made, len(cohort), num_sums(TASK)), cohort, number, DIGEST).model_dump()
 
 
 def test_the_numbers_follow_from_how_many_sites_have_tests(experiment: Make, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_nothing_is_masked_before_shares_are_delivered(experiment: Make, tmp_pat
 
     request = ClientSumsRequest(1, 1, {"encoding": terms["encoding"], "seeds": []})
     with pytest.raises(SecureAbort, match="before it delivers shares"):
-        site.add(request, work)
+        site.add(request, DIGEST, work)
 
 
 def test_a_vector_of_tests_is_not_one_of_updates(experiment: Make, tmp_path: Path) -> None:

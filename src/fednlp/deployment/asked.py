@@ -1,12 +1,19 @@
 """What a server may ask of a site after its setup, by the experiment that the site has agreed to."""
 
+import math
 import re
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from fednlp.config import Experiment
+from fednlp.config.values import rate_schedule
 from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
+from fednlp.federated.params import Layout
+from fednlp.federated.runtime import MODEL
+from fednlp.fewshot.pacing import Pace, candidate_percentage, is_labelling_round
 from fednlp.formatting.units import plural
 from fednlp.partition import OneClient
 from fednlp.runtime.message_json import from_json
@@ -17,6 +24,8 @@ DERIVED = "derived"
 _TRAIN = re.compile(r"train(-[1-9][0-9]{0,5})?")
 """Names of calls to train; a number is that of a further attempt at a round."""
 _EVALUATE = ("evaluate", "finetune")
+_LAST_DIGITS = 1e-12
+"""Two machines' cosines may differ in a learning rate's last digits."""
 
 SiteRequest = TrainRequest | ClientModelRequest | ClientSumsRequest | KeepLabelsRequest
 """What a site does for a server."""
@@ -25,7 +34,9 @@ SiteRequest = TrainRequest | ClientModelRequest | ClientSumsRequest | KeepLabels
 def asked_of(value: Any, name: str, experiment: Experiment, own: OneClient) -> SiteRequest:
     """Return the request that a call carries, if the experiment has it done.
 
-    A server that asks for more, such as training on one example alone, would learn more than the site agreed to.
+    A server that asks for more, such as training on one example alone, would learn more than the site agreed to. So
+    does one that asks others for less: in a sum with updates that a learning rate of 0 has made zero, one site's update
+    is in the clear. What the experiment and the round give is computed here, and anything else is refused.
 
     Args:
         value: JSON of the request.
@@ -59,15 +70,58 @@ def asked_of(value: Any, name: str, experiment: Experiment, own: OneClient) -> S
     return wanted
 
 
+def require_sent(
+    call: Mapping[str, Any],
+    objects: Collection[str],
+    wanted: SiteRequest,
+    algorithm: Algorithm,
+    layout: Layout,
+) -> None:
+    """Check what a call says beside its request, and that its objects are those that the request needs.
+
+    Args:
+        call: JSON of the call.
+        objects: Their names.
+        wanted: The request.
+        algorithm: Of the experiment.
+        layout: Of the model.
+
+    Raises:
+        RunError: They are not, or it says something else than the experiment gives.
+    """
+    transformed = isinstance(wanted, TrainRequest | KeepLabelsRequest) and not algorithm.downlink.plain
+    encoded = [MODEL] if transformed and layout.entries else []
+    vectors = {MODEL, *algorithm.receives}
+    missing, more = vectors - {*objects}, {*objects} - vectors - ({DERIVED} if encoded else set())
+    if missing:
+        raise RunError(f"the server did not send {', '.join(sorted(missing))}")
+    if more:
+        raise RunError(f"the server sent {', '.join(sorted(more))[:80]}, which the experiment does not need")
+    if call.get("encoded") != encoded:
+        raise RunError(
+            "the server sent the model in another encoding than the experiment has (exchange.down)"
+        )
+    if type(call.get("counted")) is not int or call["counted"] < 0:
+        raise RunError("the server does not say in which round this site counted last")
+
+
 def _require_labelling(wanted: KeepLabelsRequest, name: str, experiment: Experiment) -> None:
     fewshot = experiment.fewshot
     if name != "label":
         raise RunError(f"a call to label is not called {name}")
     if fewshot is None or fewshot.pacing == "none":
         raise RunError("the server asks for pseudo labels, and the experiment has none")
-    least, most = fewshot.per_client, wanted.most
-    right = most is not None and most >= least if fewshot.pacing == "static" else most is None
-    if not 0 < wanted.percentage <= 100 or not right:
+    most, percentage, first = wanted.most, wanted.percentage, fewshot.first_labelling
+    pace = Pace(fewshot.f, fewshot.n, fewshot.k)
+    due = fewshot.pacing == "search" or is_labelling_round(pace, wanted.round, first)
+    labelling = (wanted.round - first) // fewshot.f + 1
+    if fewshot.pacing == "static":  # as many more at each labelling in which the site took part
+        right = most in range(fewshot.per_client, labelling * fewshot.per_client + 1) and percentage == 100
+    elif fewshot.pacing == "curriculum":
+        right = most is None and percentage == candidate_percentage(pace, labelling)
+    else:  # the server searches for the pace
+        right = most is None and 0 < percentage <= 100
+    if not (due and right):
         raise RunError("the server asks for another number of pseudo labels than the experiment has")
 
 
@@ -91,8 +145,14 @@ def _require_training(wanted: TrainRequest, name: str, experiment: Experiment) -
             if secure
             else "the server asks for a masked update, and the experiment has no secure sums"
         )
-    if not (0 <= wanted.weight <= 1 and 0 <= wanted.rate <= 1) or wanted.staleness:
-        raise RunError("the server asks for another weight, learning rate or model than the experiment has")
+    if wanted.weight != 1 or wanted.staleness:
+        raise RunError("the server asks for another weight or model than the experiment has")
+    rate = rate_schedule(experiment.client, experiment.num_rounds).factor(wanted.round)
+    if not math.isclose(wanted.rate, rate, rel_tol=0.0, abs_tol=_LAST_DIGITS):
+        raise RunError(
+            f"the server asks for {wanted.rate:g} times the learning rate in round {wanted.round}, and the experiment "
+            f"has {rate:g} times"
+        )
 
 
 def _require_due(number: int, experiment: Experiment) -> None:
@@ -132,7 +192,7 @@ def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Exper
             f"the server has the model fine-tuned after round {wanted.round}, which is not the last"
         )
     _require_due(wanted.round, experiment)
-    if wanted.on_all or wanted.save_to is not None:
+    if not wanted.on_own or wanted.on_all or wanted.save_to is not None:
         raise RunError("a site has its own test examples alone, and keeps its model to itself")
     if wanted.finetune_steps not in (0, experiment.client.finetune_steps):
         raise RunError(

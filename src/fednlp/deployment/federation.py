@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from fednlp.config.values import rate_schedule
 from fednlp.deployment.arrivals import by_arrivals
 from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
@@ -27,8 +28,10 @@ from fednlp.deployment.setup import ENCODER_FILES, Again, Setup, model_files
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
+from fednlp.federated.client import TrainRequest
 from fednlp.models.resolve import resolve_model
 from fednlp.partition.embed import ENCODER
+from fednlp.runtime.messages import ClientSumsRequest
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
@@ -130,8 +133,8 @@ class Federation:
                 engine,
                 self.callback,
                 None,
-                self._secure_sessions().open,
-                self._sum_sessions().open,
+                self._secure_sessions(engine).open,
+                self._sum_sessions(engine).open,
                 partial(RemoteLabels, directory.folder / FOLDER),
             )
             self._keep_noise_secret(run)
@@ -250,13 +253,22 @@ class Federation:
             f"{self._removal} NAME"
         )
 
-    def _secure_sessions(self) -> SecureSessions:
-        folder = self.directory.folder / FOLDER / "secure"
-        return SecureSessions(self._asking(), folder, max(1, self.experiment.min_clients))
+    def _secure_sessions(self, engine: Sites) -> SecureSessions:
+        folder, experiment = self.directory.folder / FOLDER / "secure", self.experiment
+        rate = rate_schedule(experiment.client, experiment.num_rounds)
 
-    def _sum_sessions(self) -> SecureSessions:
+        def digest(number: int) -> str:
+            return engine.digest(TrainRequest(0, number, 1.0, rate=rate.factor(number)))
+
+        return SecureSessions(self._asking(), folder, digest, max(1, experiment.min_clients))
+
+    def _sum_sessions(self, engine: Sites) -> SecureSessions:
         folder = self.directory.folder / FOLDER / "secure-tests"
-        return SecureSessions(self._asking(), folder, prefix=OF_TESTS)
+
+        def digest(number: int) -> str:
+            return engine.digest(ClientSumsRequest(0, number))
+
+        return SecureSessions(self._asking(), folder, digest, prefix=OF_TESTS)
 
     def _asking(self) -> Asking:
         return Asking(

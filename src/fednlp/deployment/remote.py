@@ -25,6 +25,7 @@ from fednlp.deployment.publishing import Offer, Publisher
 from fednlp.deployment.rooms import rooms
 from fednlp.deployment.round_log import RoundLog, next_attempt
 from fednlp.deployment.secure_server import with_masked_weight
+from fednlp.deployment.secure_terms import request_digest
 from fednlp.deployment.site_requests import ANSWERS, KINDS, call_id, told, trains, unanswered
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import FednlpError, RunError
@@ -188,13 +189,25 @@ class Sites:
         if isinstance(request, TrainRequest):
             masked = request.masking is not None
             most = upload_bytes(self.worker.algorithm, self.worker.layout, None, masked=masked)
+        call = self._call(name, request, offers)
+        self.hub.ask(request.client, call, most)
+
+    def digest(self, request: Any) -> str:
+        """Return the digest of a request and of what is published, to which a secure sum is bound.
+
+        Args:
+            request: To any client.
+        """
+        call = self._call(call_id(request), request, self._offered())
+        return request_digest(call.request, {name: ref.digest for name, ref in call.objects.items()})
+
+    def _call(self, name: str, request: Any, offers: Sequence[Offer]) -> Call:
         body = {
             "request": to_json(told(request)),
             "counted": self.counted.get(request.client, 0),
             "encoded": sorted(offer.name for offer in offers if offer.encoded),
         }
-        objects = {name: ref for offer in offers for name, ref in offer.objects.items()}
-        self.hub.ask(request.client, Call(name, body, objects), most)
+        return Call(name, body, {name: ref for offer in offers for name, ref in offer.objects.items()})
 
     def _offered(self) -> list[Offer]:
         """Return what is published, offered anew where it was published anew."""

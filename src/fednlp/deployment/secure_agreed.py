@@ -1,15 +1,20 @@
 """What a site expects of the secure sums of an experiment, whatever the server says of them."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from fednlp.config import Experiment
 from fednlp.deployment.facts import even_partition
 from fednlp.deployment.secure_messages import OF_TESTS
-from fednlp.deployment.secure_terms import NO_DIRECTORY, RoundSpec, Terms, spec_of, terms_of
+from fednlp.deployment.secure_terms import NO_DIRECTORY, NOT_FEWSHOT, RoundSpec, Terms, spec_of, terms_of
+from fednlp.deployment.setup import MOST_EXAMPLES
 from fednlp.errors import ConfigError, RunError, SecureAbort
+from fednlp.federated.cohort import Population
+from fednlp.plugins import is_own
 from fednlp.secure.aggregator import SecureMean
 from fednlp.secure.digits import num_digits
 from fednlp.secure.encoding import Encoding
@@ -33,6 +38,7 @@ class AgreedTerms(ABC):
         own: The site's number.
         clients: How many sites there are.
         weight: What the site's vector weighs.
+        largest: The most that any site's vector may weigh.
         smallest: The fewest sites that the site's policy lets a sum be over.
     """
 
@@ -40,6 +46,7 @@ class AgreedTerms(ABC):
     own: int
     clients: int
     weight: float
+    largest: float
     smallest: int
 
     @abstractmethod
@@ -55,25 +62,31 @@ class AgreedTerms(ABC):
         """Return the number of elements of a masked vector."""
 
     @abstractmethod
+    def cohort(self, round_number: int) -> list[int] | None:
+        """Return the cohort that the experiment draws for a round; None where a site cannot draw it."""
+
+    @abstractmethod
     def masking(self, terms: Terms) -> dict[str, Any]:
         """Return what the server has to say of masks when it asks for the vector."""
 
     def params(self, terms: Terms) -> SecAggParams:
         """Return the numbers of a round, having checked that its terms are those of the experiment.
 
-        The largest weight of all sites is the server's to say; the site's own is at most that.
+        The largest weight of all sites is the server's to say, between the site's own and the most that a site's may
+        be: where all sites weigh the same, these are one number. What the sites are asked is compared when it comes.
 
         Raises:
             SecureAbort: They are not.
         """
         largest = terms.encoding.get("largest_weight")
-        if not isinstance(largest, float) or not self.weight <= largest:
+        if not isinstance(largest, float) or not self.weight <= largest <= self.largest:
             raise SecureAbort(
-                f"the server names {largest} as the largest weight, and this site's is {self.weight}"
+                f"the server names {largest} as the largest weight, and this site's is {self.weight} and any site's "
+                f"{self.largest:.15g} at most"
             )
         numbers = self.numbers(len(terms.cohort))
         params = replace(numbers, encoding=replace(numbers.encoding, largest_weight=largest))
-        expected = terms_of(params, terms.cohort, terms.round)
+        expected = terms_of(params, terms.cohort, terms.round, terms.request)
         _require_same("plan", terms.plan, expected.plan)
         _require_same("encoding", terms.encoding, expected.encoding)
         _require_same("terms", terms.model_dump(), expected.model_dump())
@@ -85,6 +98,10 @@ class AgreedTerms(ABC):
             )
         if self.own not in cohort:
             raise SecureAbort(f"client {self.own} is not in the cohort that the server names")
+        if self.cohort(terms.round) not in (None, terms.cohort):
+            raise SecureAbort(
+                f"the server names another cohort in round {terms.round} than the experiment's seed draws"
+            )
         if params.fewest_in_sum < self.smallest:
             raise SecureAbort(
                 f"a sum may be over {params.fewest_in_sum} sites, and this site's policy asks for {self.smallest} "
@@ -129,14 +146,20 @@ class Agreed(AgreedTerms):
     Attributes:
         rule: The experiment's rule, with the protocol's numbers.
         parameters: Elements of an update.
+        draw: Returns the cohort of a round; None where the server draws it by what a site does not know.
     """
 
     rule: SecureMean
     parameters: int
+    draw: Callable[[int], list[int]] | None = None
 
     def numbers(self, cohort: int) -> SecAggParams:
         """Return the numbers of the experiment's cohorts, which all have one size."""
         return self.rule.params
+
+    def cohort(self, round_number: int) -> list[int] | None:
+        """Return the cohort that the experiment's seed draws: a server does not choose who is summed with whom."""
+        return None if self.draw is None else self.draw(round_number)
 
     def length(self, params: SecAggParams) -> int:
         """Return the number of elements of an update, of what is reported with it, and its weight."""
@@ -183,6 +206,9 @@ class AgreedOnTests(AgreedTerms):
         """Return the number of digits of all numbers."""
         return self.added * num_digits(params.encoding, SUM_BITS)
 
+    def cohort(self, round_number: int) -> None:
+        """Return nothing: which sites have tests is the server's to say."""
+
     def masking(self, terms: Terms) -> dict[str, Any]:
         """Return what the server has to say of masks: nothing but the encoding."""
         return {"encoding": terms.encoding, "seeds": []}
@@ -208,12 +234,29 @@ def agreed(
     """
     if experiment.secure.malicious_server:
         raise RunError(NO_DIRECTORY)
+    if experiment.fewshot is not None and experiment.secure.protocol != "none":
+        raise RunError(NOT_FEWSHOT)
     algorithm = protect(
         build_algorithm(experiment), experiment, even_partition(clients), parameters
     ).algorithm
     if not isinstance(algorithm.aggregator, SecureMean):
         return None
-    return Agreed(run, own, clients, algorithm.weight(examples), smallest, algorithm.aggregator, parameters)
+    everyone = Population(np.ones(clients, dtype=np.int64), experiment.seed)
+
+    def draw(number: int) -> list[int]:
+        return list(algorithm.sample(everyone, number).clients)
+
+    return Agreed(
+        run,
+        own,
+        clients,
+        algorithm.weight(examples),
+        algorithm.weight(MOST_EXAMPLES),
+        smallest,
+        algorithm.aggregator,
+        parameters,
+        None if is_own(experiment.algorithm.name) else draw,  # whose cohorts may go by the sites' sizes
+    )
 
 
 def agreed_on_tests(
@@ -235,7 +278,7 @@ def agreed_on_tests(
     if not experiment.evaluation.federated or experiment.secure.protocol == "none":
         return None
     added = num_sums(require_summable(task))
-    return AgreedOnTests(OF_TESTS + run, own, clients, 1.0, smallest, experiment, added)
+    return AgreedOnTests(OF_TESTS + run, own, clients, 1.0, 1.0, smallest, experiment, added)
 
 
 def _require_same(what: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -111,13 +111,17 @@ class SecureSessions:
     Args:
         asking: How clients are asked.
         folder: For who was there, and for pieces that are on their way.
+        digest: Returns the digest of what the clients will be asked and sent in a round.
         fewest: Updates that must have arrived before a sum is opened: a round that is to be done again for lack of
             clients must not have been.
         prefix: Of the names of calls, and of the run in the terms: of sums of another kind than updates.
     """
 
-    def __init__(self, asking: Asking, folder: Path, fewest: int = 1, prefix: str = "") -> None:
-        self.asking, self.folder, self.fewest, self.prefix = asking, folder, fewest, prefix
+    def __init__(
+        self, asking: Asking, folder: Path, digest: Callable[[int], str], fewest: int = 1, prefix: str = ""
+    ) -> None:
+        self.asking, self.folder, self.digest = asking, folder, digest
+        self.fewest, self.prefix = fewest, prefix
 
     def open(
         self, params: SecAggParams, clients: Sequence[int], channel: Channel, round_number: int, length: int
@@ -131,7 +135,7 @@ class SecureSessions:
             round_number: The round.
             length: Elements of a masked vector, the weight included.
         """
-        terms = terms_of(params, clients, round_number)
+        terms = terms_of(params, clients, round_number, self.digest(round_number))
         spec = spec_of(params, terms, self.prefix + self.asking.hub.run, length)
         path = self.folder / f"{round_number}.json"
         with writing(self.folder, _REMEDY):

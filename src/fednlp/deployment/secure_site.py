@@ -1,8 +1,10 @@
 """A site's part in secure sums: its state machine lives here, on its own disk, and its seeds never leave it.
 
 What the server says is not believed. The terms of a round are those that the experiment gives, which the site's policy
-has seen, or the round is refused: the protocol's threshold and neighbours, the encoding, the noise, the size of the
-cohort (:mod:`fednlp.deployment.secure_agreed`). Keys and sealed texts are bound to the run, the round and all terms.
+has seen, or the round is refused: the protocol's threshold and neighbours, the encoding, the noise, the cohort
+(:mod:`fednlp.deployment.secure_agreed`). Keys and sealed texts are bound to the run, the round and all terms. One of
+these is the digest of the request and of the model and all else that comes with it. A site masks nothing that was made
+from another model or by another request, so updates from different models are never in one sum.
 
 These rules keep one update from being told apart. They hold across crashes, since each step is on the disk before its
 answer is sent:
@@ -93,11 +95,14 @@ class SecureSite:
             raise SecureAbort(f"the server asks for the {name} of round {number} twice, and not for the same")
         return self.kept.said(session, name)
 
-    def train(self, request: TrainRequest, work: Callable[[TrainRequest], Trained | ClientResult]) -> Answer:
+    def train(
+        self, request: TrainRequest, digest: str, work: Callable[[TrainRequest], Trained | ClientResult]
+    ) -> Answer:
         """Have the client train, and mask what it sends; what was sent once is sent again.
 
         Args:
             request: What the server asks; its masks are not in it.
+            digest: Of what it asks and sent (:func:`fednlp.deployment.secure_terms.request_digest`).
             work: Trains, and encodes the update.
 
         Returns:
@@ -106,7 +111,7 @@ class SecureSite:
         Raises:
             SecureAbort: The server asks for something else than the terms of the round say.
         """
-        session, said = self._before(request.round, _TRAIN)
+        session, said = self._before(request.round, _TRAIN, digest)
         if said is not None:
             return said
         masking = request.masking or {}
@@ -127,17 +132,20 @@ class SecureSite:
         self.kept.save(session)
         return self.kept.said(session, _TRAIN)
 
-    def add(self, request: ClientSumsRequest, work: Callable[[ClientSumsRequest], ClientSums]) -> Answer:
+    def add(
+        self, request: ClientSumsRequest, digest: str, work: Callable[[ClientSumsRequest], ClientSums]
+    ) -> Answer:
         """Have the client evaluate, and mask the sums that it sends; what was sent once is sent again.
 
         Args:
             request: What the server asks; its masks are not in it.
+            digest: Of what it asks and sent.
             work: Evaluates, and writes the sums as residues.
 
         Raises:
             SecureAbort: The server asks for something else than the terms of the round say.
         """
-        session, said = self._before(request.round, TESTS)
+        session, said = self._before(request.round, TESTS, digest)
         if said is not None:
             return said
         encoding = self.agreed.encoding(session.terms, request.masking or {})
@@ -149,11 +157,11 @@ class SecureSite:
         self.kept.save(session)
         return self.kept.said(session, TESTS)
 
-    def _before(self, round_number: int, name: str) -> tuple[Session, Answer | None]:
+    def _before(self, round_number: int, name: str, digest: str) -> tuple[Session, Answer | None]:
         """Return a round's session, ready to mask a vector, and what was sent already; None for nothing.
 
         Raises:
-            SecureAbort: The session is not that far, or was refused.
+            SecureAbort: The session is not that far, or was refused, or is about another model or request.
         """
         session = self.kept.load(round_number)
         if name in session.done:
@@ -161,6 +169,11 @@ class SecureSite:
         if DELIVER not in session.done:
             raise SecureAbort(
                 f"the server asks for the update of round {round_number} before it delivers shares"
+            )
+        if digest != session.terms.request:
+            raise SecureAbort(
+                f"the server sent this site another model or request than the terms of round {round_number} say: the "
+                "sites were sent different models or requests"
             )
         return session, None
 

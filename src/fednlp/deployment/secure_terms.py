@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
-from fednlp.errors import SecureAbort
+from fednlp.errors import RunError, SecureAbort
 from fednlp.secure.keys import RUN_BYTES
 from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
 from fednlp.secure.params import SecAggParams
@@ -19,9 +19,16 @@ RoundSpec = SecAggRoundSpec | LightSecAggRoundSpec
 MOST_ROUNDS = 10**9
 MOST_CLIENTS = 10_000
 """Clients of a cohort at most: what a step says of all of them has to fit in one frame."""
+_OF_ONE_SITE = ("client", "masking")
+"""Of a request: what differs between the sites of a sum. Each site computes both, and refuses others."""
 NO_DIRECTORY = (
     "secure.malicious_server = true needs a directory of the sites' signing keys that the server does not control, and "
     "a deployment has none: say secure.malicious_server = false"
+)
+
+NOT_FEWSHOT = (
+    "[fewshot] with secure sums is for simulations: under masks a site's weight is agreed at its setup, and with few "
+    "labels it changes with each labelling; leave [secure] or [fewshot] out"
 )
 
 
@@ -34,6 +41,7 @@ class Terms(BaseModel):
         plan: The protocol's numbers, as :class:`fednlp.secure.plan.ProtocolPlan` has them.
         encoding: How updates become whole numbers, as :class:`fednlp.secure.encoding.Encoding` has it.
         noise_std: Standard deviation of each client's noise, in steps of the encoding.
+        request: Digest of what every site is asked and sent (:func:`request_digest`).
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -42,15 +50,17 @@ class Terms(BaseModel):
     plan: dict[str, JsonValue]
     encoding: dict[str, JsonValue]
     noise_std: float
+    request: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-def terms_of(params: SecAggParams, cohort: Sequence[int], round_number: int) -> Terms:
+def terms_of(params: SecAggParams, cohort: Sequence[int], round_number: int, request: str) -> Terms:
     """Return the terms of a round.
 
     Args:
         params: The numbers of the run.
         cohort: The clients' numbers.
         round_number: The round.
+        request: Digest of what every site is asked and sent.
     """
     return Terms(
         round=round_number,
@@ -58,7 +68,35 @@ def terms_of(params: SecAggParams, cohort: Sequence[int], round_number: int) -> 
         plan=asdict(params.plan),
         encoding=asdict(params.encoding),
         noise_std=float(params.noise_std),
+        request=request,
     )
+
+
+def request_digest(call: Mapping[str, Any], objects: Mapping[str, str]) -> str:
+    """Return the digest of what the sites of a sum are asked and sent, as far as it is the same for all.
+
+    That is the whole request but for the site's number and how it masks, and the bytes of the model and of every other
+    object. Two sites with one digest have the same model, learning rate and round. A new field is part of it.
+
+    Args:
+        call: JSON of the call: the request, and which objects are transformed on their way.
+        objects: SHA-256 of each object, by name.
+
+    Raises:
+        RunError: A number in it is too long.
+
+    >>> one, other = ({"request": {"client": c, "rate": r}, "counted": c} for c, r in ((0, 1.0), (1, 1.0)))
+    >>> request_digest(one, {"model": "ab"}) == request_digest(other, {"model": "ab"})
+    True
+    >>> request_digest(one, {"model": "ab"}) == request_digest(one, {"model": "cd"})
+    False
+    """
+    request = {name: value for name, value in call["request"].items() if name not in _OF_ONE_SITE}
+    try:
+        text = json.dumps([request, call.get("encoded", []), dict(objects)], sort_keys=True)
+    except ValueError:  # a number of more digits than Python writes
+        raise RunError("the server's request has a number in it that is too long") from None
+    return sha256(text.encode()).hexdigest()
 
 
 def read_terms(value: Mapping[str, Any]) -> Terms:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, Fewshot
-from fednlp.deployment.secure_terms import NO_DIRECTORY
+from fednlp.deployment.secure_terms import NO_DIRECTORY, NOT_FEWSHOT
 from fednlp.errors import ConfigError
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 
@@ -103,7 +103,4 @@ def _fewshot(experiment: Experiment) -> Iterator[str]:
             "gold labels of a federation stay at its sites: leave it out"
         )
     if experiment.secure.protocol != "none":
-        yield (
-            "[fewshot] with secure sums is for simulations: under masks a site's weight is agreed at its setup, and "
-            "with few labels it changes with each labelling; leave [secure] or [fewshot] out"
-        )
+        yield NOT_FEWSHOT

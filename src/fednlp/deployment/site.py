@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from fednlp.deployment.agreement import Agreement
-from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of
+from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of, require_sent
 from fednlp.deployment.disclosure import (
     require_sums_told,
     tells_sums,
@@ -32,6 +32,7 @@ from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.secure_site import SecureSite
+from fednlp.deployment.secure_terms import request_digest
 from fednlp.deployment.setup import (
     Ready,
     Setup,
@@ -42,7 +43,6 @@ from fednlp.deployment.setup import (
 from fednlp.deployment.site_worker import LABELS, SiteWork
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
-from fednlp.federated.runtime import MODEL
 from fednlp.federated.upload import Trained, upload_pieces
 from fednlp.fewshot.pacing import LabelQuota
 from fednlp.formatting.units import human_bytes
@@ -247,15 +247,17 @@ class Site:
         own = worker.partition
         assert isinstance(own, OneClient)
         wanted = asked_of(request.get("request"), name, self.opened.experiment, own)
+        require_sent(request, objects, wanted, worker.algorithm, worker.layout)
         sums, do = self.sums, partial(self._do, request=request, objects=objects)
+        digest = request_digest(request, {one: path.name for one, path in objects.items()})
         if sums is not None:
             sums.over(wanted.round + (not isinstance(wanted, TrainRequest | KeepLabelsRequest)))
             if isinstance(wanted, TrainRequest):
-                return sums.train(wanted, do)
+                return sums.train(wanted, digest, do)
         if isinstance(wanted, ClientSumsRequest):
             require_sums_told(self.policy.allow, self.opened.experiment)
             if self.test_sums is not None:
-                return self.test_sums.add(wanted, do)
+                return self.test_sums.add(wanted, digest, do)
         self._last.require_same(self._run, wanted.round, name, request, objects)
         answer = do(wanted)
         if not isinstance(answer, Trained):
@@ -271,15 +273,12 @@ class Site:
     ) -> Any:
         """Have the worker do what is asked; return its answer without what the server may not know."""
         worker = self.worker
-        encoded = set(request.get("encoded") or ())
+        encoded = request["encoded"]
         vectors = {
             name: self._published.vector(worker, name, objects, wanted.round if name in encoded else None)
             for name in objects.keys() - {DERIVED}
         }
-        missing = {MODEL, *worker.receives} - vectors.keys()
-        if missing:
-            raise RunError(f"the server did not send {', '.join(sorted(missing))}")
-        wanted = self._as_counted(request.get("counted"), wanted)
+        wanted = self._as_counted(request["counted"], wanted)
         if isinstance(wanted, KeepLabelsRequest):
             return self._label(wanted, vectors)
         labels = self.opened.labels
@@ -302,13 +301,13 @@ class Site:
         kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
         return told_kept(self.policy.allow, LabelsKept(wanted.client, kept))
 
-    def _as_counted(self, counted: Any, request: SiteRequest) -> SiteRequest:
+    def _as_counted(self, counted: int, request: SiteRequest) -> SiteRequest:
         """Leave out what was kept in rounds that came to nothing: the last that counted is the server's to say.
 
         A model is evaluated as it was after that round, as an update that has not been used yet may still count.
         """
         store = self.worker.trainer.store
-        if store is None or not isinstance(counted, int) or not 0 <= counted < request.round:
+        if store is None or counted >= request.round:
             return request
         self._begin_anew(self.worker, request.client, counted)
         if isinstance(request, ClientSumsRequest):

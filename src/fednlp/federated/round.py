@@ -68,10 +68,14 @@ def run_round(
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through; the state is untouched.
     """
     plan = plan_round(algorithm, state.round + 1, population)
+    first = algorithm.aggregator.binds_model
+    if first:
+        publish(algorithm, state, runtime, RngKey(plan.population.seed, plan.number, -1))
     collection = algorithm.aggregator.open(plan, state.layout)
     requests, missed = _in_time(algorithm, state.layout, plan, list(collection.requests()))
     results: list[ClientResult] = []
-    for wanted in _by_model(algorithm, state, runtime, plan, requests):
+    by_model = [requests] if first else _by_model(algorithm, state, runtime, plan, requests)
+    for wanted in by_model:
         results += runtime.do(wanted, partial(_after, len(results), on_progress))
     outcome = collection.finish(runtime, sorted(missed + results, key=lambda result: result.client))
     _require_enough(plan, outcome)

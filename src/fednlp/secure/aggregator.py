@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from fednlp.errors import SecureAbort, TooFewClients
 from fednlp.federated.aggregators.base import (
@@ -48,6 +49,8 @@ class SecureMean(MaskedSum):
         sessions: Opens a round's session.
         sum_reports: Whether what clients report of their training is summed with their updates.
     """
+
+    binds_model: ClassVar[bool] = True
 
     params: SecAggParams
     clip: float | None = None

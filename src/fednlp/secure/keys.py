@@ -221,7 +221,8 @@ def unseal(key: bytes, sealed: bytes, associated: bytes) -> bytes:
         return AESGCM(key).decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], associated)
     except (InvalidTag, ValueError):
         raise SecureAbort(
-            "a sealed message was altered, or was not meant for this client and round"
+            "a sealed message was altered, or was not meant for this client and round, or the sites were sent "
+            "different models or requests"
         ) from None
 
 

@@ -137,6 +137,9 @@ class Aggregator(ABC):
     needs_clients: ClassVar[bool] = True
     """Whether a round of which no client is drawn changes nothing."""
 
+    binds_model: ClassVar[bool] = False
+    """Whether a round's collection is bound to the model that clients start from, which is then published first."""
+
     @property
     def masked_extra(self) -> int:
         """How many residues a masked update has between the update and its weight."""
