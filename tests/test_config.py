@@ -15,6 +15,7 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.experiment_paths import name_of, plain_name
 from fednlp.config.renamed import RENAMED
+from fednlp.config.values import algorithm_of
 from fednlp.errors import ConfigError, RunError
 from fednlp.reports import read_run
 from fednlp.simulation.run_dir import RunDir
@@ -394,6 +395,11 @@ def test_numbers_that_cannot_be(key: str, value: str, tmp_path: Path) -> None:
         ({"clients_per_round": 20, "partition": {"clients": 10}}, "clients_per_round = 20 is more than"),
         ({"clients_per_round": 2, "min_clients": 3}, "min_clients = 3 is more than"),
         ({"algorithm": {"name": "fedavg", "mu": 0.1}}, "fedprox"),
+        (
+            {"algorithm": {"weighting": "uniform", "most_examples": 9}},
+            'weighting = "uniform" has none: leave one of them out',
+        ),
+        ({"algorithm": {"most_examples": 0}}, "algorithm.most_examples = 0"),
         ({"server": {"momentum": 0.9}}, "[server] is not supported by fedavg"),
         (
             {"algorithm": {"name": "fedadam"}, "server": {"optimizer": "yogi"}},
@@ -423,12 +429,14 @@ def test_another_algorithm_keeps_the_rest(name: str) -> None:
             "name": "base",
             "seed": 1,
             "data": {"name": "20news"},
-            "algorithm": {"name": "fedopt", "mu": 0.1},
+            "algorithm": {"name": "fedopt", "mu": 0.1, "most_examples": 50},
             "server": {"learning_rate": 0.7},
         }
     )
     other = config.with_algorithm(base, name, 9)
     assert (other.algorithm.name, other.seed) == (name, 9)
+    assert other.algorithm.most_examples == 50
+    assert [algorithm_of(other).weight(n) for n in (7, 99)] == [7.0, 50.0]
     takes = name not in {"fedavg", "centralised", "local"}
     assert other.algorithm.function_options == ({"mu": 0.1} if takes else {})
     assert other.server.learning_rate == (0.7 if name == "fedopt" else None)

@@ -14,6 +14,8 @@ from fednlp.deployment.answers import (
     MOST_COUNTED,
     MOST_FACTS,
     MOST_REPORTED,
+    Reportable,
+    least_loss,
     most_counts,
     require_own,
 )
@@ -33,6 +35,7 @@ from fednlp.runtime.messages import (
     ClientSumsRequest,
     LabelsKept,
 )
+from fednlp.tasks.text_classification import TextClassification
 from fednlp.training.local_training import LocalTraining
 
 ASKED = TrainRequest(2, 1, 1.0)
@@ -47,8 +50,9 @@ def said(**changes: Any) -> Any:
 
 
 def check(answer: Any, kind: type[Any] = ClientResult, metric: str = "accuracy") -> None:
-    """Check an answer of a site with 1000 examples."""
-    require_own(SCORED if kind is ClientModelResult else ASKED, answer, kind, MOST, metric)
+    """Check an answer of a site with 1000 examples, whose method reports what it says."""
+    may = Reportable(MOST, metric, tuple(getattr(answer, "metrics", ())))
+    require_own(SCORED if kind is ClientModelResult else ASKED, answer, kind, may)
 
 
 def test_an_answer_to_what_was_asked_is_taken() -> None:
@@ -86,11 +90,41 @@ def test_a_loss_that_cannot_be_is_refused(loss: float) -> None:
         check(said(metrics={"tau": loss}))
 
 
+@pytest.mark.parametrize("loss", [-1.0, -1e-9])
+def test_a_loss_below_zero_is_one_of_a_task_of_the_users_own(loss: float) -> None:
+    """A cross-entropy cannot be negative: one that is would hide the losses of others in the mean."""
+
+    class Own(TextClassification):
+        pass
+
+    negative = said(loss=loss)
+    with pytest.raises(RunError, match=r"a loss of \S+, which cannot be"):
+        require_own(
+            ASKED, negative, ClientResult, Reportable(MOST, "f1", (), least_loss(TextClassification(("a",))))
+        )
+    require_own(ASKED, negative, ClientResult, Reportable(MOST, "f1", (), least_loss(Own(("a",)))))
+    with pytest.raises(RunError, match="a number of test examples that cannot be"):
+        require_own(
+            ClientSumsRequest(2, 1), ClientSums(2, None, [5, -7, 5]), ClientSums, Reportable(MOST, "f1")
+        )
+
+
+@pytest.mark.parametrize(
+    ("reports", "metrics"), [((), {"a": 1.0}), (("tau",), {}), (("tau",), {"tau": 1.0, "a": 1.0})]
+)
+def test_a_site_reports_the_numbers_of_the_method_and_no_others(
+    reports: tuple[str, ...], metrics: dict[str, float]
+) -> None:
+    with pytest.raises(RunError, match="other numbers than the method's clients report"):
+        require_own(ASKED, said(metrics=metrics), ClientResult, Reportable(MOST, "accuracy", reports))
+
+
 @pytest.mark.parametrize(
     ("metric", "score"),
     [
         ("accuracy", 1e17),
         ("accuracy", 1.1),
+        ("accuracy", -0.5),
         ("mcc", -1.5),
         ("perplexity", float("inf")),
         ("bleu", float("nan")),
@@ -136,7 +170,7 @@ def test_facts_are_norms(facts: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="beside its numbers"):
         check(replace(GOOD, facts=facts))
     masked = replace(ASKED, masking={})
-    require_own(masked, replace(GOOD, facts={"tail": 1}), ClientResult, MOST, "accuracy")
+    require_own(masked, replace(GOOD, facts={"tail": 1}), ClientResult, Reportable(MOST, "accuracy"))
 
 
 def test_facts_are_short() -> None:
@@ -149,10 +183,12 @@ def test_facts_are_short() -> None:
 def test_sums_over_tests_are_of_a_number_of_examples(sums: list[int]) -> None:
     asked = ClientSumsRequest(2, 1)
     with pytest.raises(RunError, match="a number of test examples that cannot be"):
-        require_own(asked, ClientSums(2, None, sums), ClientSums, MOST, "accuracy")
-    require_own(asked, ClientSums(2, "failed", sums), ClientSums, MOST, "accuracy")
-    require_own(replace(asked, masking={}), ClientSums(2, None, sums), ClientSums, MOST, "accuracy")
-    require_own(asked, ClientSums(2, None, [5, 7, 5]), ClientSums, MOST, "accuracy")
+        require_own(asked, ClientSums(2, None, sums), ClientSums, Reportable(MOST, "accuracy"))
+    require_own(asked, ClientSums(2, "failed", sums), ClientSums, Reportable(MOST, "accuracy"))
+    require_own(
+        replace(asked, masking={}), ClientSums(2, None, sums), ClientSums, Reportable(MOST, "accuracy")
+    )
+    require_own(asked, ClientSums(2, None, [5, 7, 5]), ClientSums, Reportable(MOST, "accuracy"))
 
 
 def test_a_site_speaks_for_itself_of_what_it_was_asked() -> None:

@@ -142,6 +142,8 @@ def test_the_lines_hold_the_facts(facts: Any) -> None:
         f"the model: 17.5 MB, sha256:{'ab' * 8}",
         f"{found.total.parameters:,} of {found.total.parameters:,} parameters",
         "each round: 4 local steps; about ",
+        "each update is made of 25 examples (allow.fewest_examples)",
+        "scores or sums over its tests after 4 rounds (allow.most_evaluations)",
         "not compressed, the server sees this site's update",
         "  layer.0-1: 2 x 2,224 parameters",
         "its number of training examples, 25",

@@ -147,6 +147,55 @@ def test_the_default_allows_what_comes_with_fednlp() -> None:
         ),
         ({"most_rounds": 20}, {}, {}, "allow.most_rounds = 20, the experiment has 30 (num_rounds)"),
         (
+            {"tell_size": False},
+            {"tells_size": False},
+            {"evaluation": {"federated": True}},
+            "allow.tell_size = false, the experiment shows the server how many test examples a site has of each label "
+            "(evaluation.federated, secure.protocol)",
+        ),
+        (
+            {"tell_size": False},
+            {"tells_size": False, "vectors": ("model", "control")},
+            {"algorithm": {"name": "scaffold"}},
+            'allow.tell_size = false, the experiment has sites send "control", from which the number of local steps '
+            "follows (algorithm.name, client.max_steps)",
+        ),
+        (
+            {"tell_size": False},
+            {"tells_size": False, "reports": ("tau",)},
+            {"algorithm": {"name": "fednova"}},
+            'allow.tell_size = false, the experiment has sites send "tau", from which the number of local steps '
+            "follows (algorithm.name, client.max_steps)",
+        ),
+        (
+            {"fewest_examples": 32},
+            {},
+            {"client": {"max_steps": 3, "per_device_train_batch_size": 8}},
+            "allow.fewest_examples = 32, the experiment makes an update of 24 examples (client.max_steps, "
+            "client.per_device_train_batch_size)",
+        ),
+        (
+            {"fewest_examples": 201},
+            {},
+            {},
+            "allow.fewest_examples = 201, the experiment makes an update of all examples here, which are fewer "
+            "(client.num_train_epochs)",
+        ),
+        (
+            {"fewest_examples": 32},
+            {"gold": 31},
+            {"client": {"max_steps": 9}},
+            "allow.fewest_examples = 32, the experiment makes an update of all examples here, which are fewer "
+            "(client.num_train_epochs)",
+        ),
+        (
+            {"most_evaluations": 5},
+            {},
+            {"evaluation": {"every": 5}},
+            "allow.most_evaluations = 5, the experiment asks for scores or sums over tests after 6 rounds "
+            "(evaluation.every, num_rounds)",
+        ),
+        (
             {},
             {},
             {"algorithm": {"name": "antigravity:fly"}},

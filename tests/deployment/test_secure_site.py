@@ -413,6 +413,10 @@ def test_an_experiment_says_what_is_expected(experiment: Make) -> None:
     others = sorted({*range(8)} - {*drawn})
     with pytest.raises(SecureAbort, match="another cohort in round 3"):
         replace(found, own=others[0]).params(named.model_copy(update={"cohort": others}))
+    capped = experiment({"secure.protocol": "secagg", "algorithm.most_examples": 20})
+    found = agreed(capped, "run", **numbers)
+    assert found is not None
+    assert (found.weight, found.largest) == (20.0, 20.0)
     private = {
         "privacy": {"clip": 0.5, "noise": 0.3},
         "algorithm": {"name": "fedavg", "weighting": "uniform"},

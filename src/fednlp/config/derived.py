@@ -24,7 +24,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     if same:
         algorithm = experiment.algorithm.model_dump()
     else:
-        algorithm = {"name": name, "weighting": experiment.algorithm.weighting}
+        algorithm = experiment.algorithm.model_dump(include={"weighting", "most_examples"}) | {"name": name}
         algorithm |= {key: value for key, value in options.items() if key in _options_of(name)}
     server = experiment.server if same else Server()
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}

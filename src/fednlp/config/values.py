@@ -11,6 +11,7 @@ from typing import Any
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.over_selection import num_drawn
 from fednlp.config.sections import BASELINES, GIVEN, Client, Server
+from fednlp.config.sections import Algorithm as AlgorithmSection
 from fednlp.config.sections import Attack as AttackSection
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators import AGGREGATORS
@@ -18,7 +19,7 @@ from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS, Attack
-from fednlp.federated.cohort import by_examples, equally
+from fednlp.federated.cohort import WeightFunction, by_examples, by_examples_up_to, equally
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, default_server
 
@@ -44,7 +45,7 @@ def algorithm_of(experiment: ExperimentFields) -> Algorithm:
     """
     section = experiment.algorithm
     common: dict[str, Any] = {
-        "weight": by_examples if section.weighting == "examples" else equally,
+        "weight": _weight_function(section),
         "min_clients": experiment.min_clients,
         "client_rate": rate_schedule(experiment.client, experiment.num_rounds),
     }
@@ -58,6 +59,12 @@ def algorithm_of(experiment: ExperimentFields) -> Algorithm:
         common["server"] = server_optimizer(experiment)
     made = method.make(num_drawn(experiment), common, section.function_options)
     return replace(made, client_rate=common["client_rate"])  # whether the method takes it or not
+
+
+def _weight_function(section: AlgorithmSection) -> WeightFunction:
+    if section.weighting == "uniform":
+        return equally
+    return by_examples if section.most_examples is None else by_examples_up_to(section.most_examples)
 
 
 def aggregator_of(experiment: ExperimentFields, algorithm: Algorithm) -> Aggregator:

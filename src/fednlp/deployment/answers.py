@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fednlp.deployment.setup import MOST_EXAMPLES
@@ -10,6 +11,7 @@ from fednlp.federated.client import ClientResult
 from fednlp.federated.sums import LARGEST
 from fednlp.formatting.units import is_correlation, is_share
 from fednlp.runtime.messages import ClientModelResult, ClientSums
+from fednlp.tasks.base import Task
 from fednlp.training.local_training import LocalTraining
 
 MOST_COUNTED = 2**48
@@ -39,7 +41,29 @@ def most_counts(options: LocalTraining, examples: int) -> dict[str, int]:
     return {name: MOST_CALLS * count for name, count in once.items()} | {"labels": examples}
 
 
-def require_own(request: Any, answer: Any, kind: type[Any], most: Mapping[str, int], metric: str) -> None:
+@dataclass(frozen=True)
+class Reportable:
+    """What a site may report.
+
+    Attributes:
+        most: The largest counts by name (:func:`most_counts`).
+        metric: The task's, of which the site may report its score.
+        reports: Names of the method's numbers, all of which a site reports.
+        least_loss: The smallest that a loss can be.
+    """
+
+    most: Mapping[str, int]
+    metric: str
+    reports: tuple[str, ...] = ()
+    least_loss: float = 0.0
+
+
+def least_loss(task: Task) -> float:
+    """Return the smallest that a loss of a task can be: a cross-entropy or a squared error is no less than 0."""
+    return 0.0 if type(task).__module__.startswith("fednlp.") else -MOST_REPORTED
+
+
+def require_own(request: Any, answer: Any, kind: type[Any], may: Reportable) -> None:
     """Check that an answer is to the request: a site speaks for itself alone.
 
     A number that is negative or longer than a float would end the server when it computes a mean, and again at each
@@ -49,8 +73,7 @@ def require_own(request: Any, answer: Any, kind: type[Any], most: Mapping[str, i
         request: As the site got it.
         answer: What it said.
         kind: Of the answers to such a request.
-        most: The largest counts by name (:func:`most_counts`).
-        metric: The task's, of which the site may report its score.
+        may: What a site may report.
 
     Raises:
         RunError: It is not.
@@ -59,30 +82,33 @@ def require_own(request: Any, answer: Any, kind: type[Any], most: Mapping[str, i
         raise RunError("the site answered something else than it was asked")
     for name in _COUNTS:
         count = getattr(answer, name, None)
-        if count is not None and not 0 <= count <= most.get(name, MOST_COUNTED):
+        if count is not None and not 0 <= count <= may.most.get(name, MOST_COUNTED):
             raise RunError(f"the site answered with a number of {name} that cannot be")
     if isinstance(answer, ClientResult):
         if answer.weight != request.weight:
             raise RunError("the site answered with another weight than it was told")
         _require_short(answer.facts)
         if answer.error is None:
-            _require_within("loss", answer.loss, MOST_REPORTED)
+            _require_within("loss", answer.loss, MOST_REPORTED, may.least_loss)
+            if {*answer.metrics} != {*may.reports}:
+                raise RunError("the site answered with other numbers than the method's clients report")
             for name, value in answer.metrics.items():
                 _require_within(repr(name[:40]), value, LARGEST)
             if request.masking is None:
                 _require_norms(answer.facts)
     if isinstance(answer, ClientSums) and request.masking is None and answer.error is None:
-        _require_counts(answer.sums)
+        _require_counts(answer.sums, may.least_loss)
     if isinstance(answer, ClientModelResult):
         if answer.everyone is not None or answer.by_owner is not None:
             raise RunError("the site answered with scores on tests that are not its own")
         if answer.own is not None:
-            share = is_share(metric) or is_correlation(metric)
-            _require_within(metric, answer.own, 1 + 1e-6 if share else MOST_REPORTED)
+            share = is_share(may.metric) or is_correlation(may.metric)
+            least = -1e-6 if is_share(may.metric) else -MOST_REPORTED
+            _require_within(may.metric, answer.own, 1 + 1e-6 if share else MOST_REPORTED, least)
 
 
-def _require_within(name: str, value: float, most: float) -> None:
-    if not abs(value) <= most:  # neither does NaN lie within
+def _require_within(name: str, value: float, most: float, least: float = -MOST_REPORTED) -> None:
+    if not max(-most, least) <= value <= most:  # neither does NaN lie within
         raise RunError(f"the site answered with a {name} of {value:g}, which cannot be")
 
 
@@ -96,9 +122,11 @@ def _require_norms(facts: dict[str, Any]) -> None:
         raise RunError("the site says something beside its numbers that no method asks for")
 
 
-def _require_counts(sums: list[int]) -> None:
-    """Check the number of test examples and the weight of their loss (:func:`fednlp.training.scores.sums_of`)."""
-    if len(sums) > 2 and not (0 <= sums[0] <= MOST_EXAMPLES and sums[2] >= 0):
+def _require_counts(sums: list[int], least_loss: float) -> None:
+    """Check the number of test examples, their loss and its weight (:func:`fednlp.training.scores.sums_of`)."""
+    if len(sums) > 2 and not (
+        0 <= sums[0] <= MOST_EXAMPLES and sums[2] >= 0 and (sums[1] >= 0 or least_loss < 0)
+    ):
         raise RunError("the site answered with a number of test examples that cannot be")
 
 

@@ -31,6 +31,19 @@ def tells_own_scores(experiment: Experiment) -> bool:
     return experiment.evaluation.personal or experiment.client.finetune_steps > 0
 
 
+def num_evaluations(allow: Allow, experiment: Experiment) -> int:
+    """Return after how many rounds the server is told scores or sums over the site's tests.
+
+    Args:
+        allow: The site's.
+        experiment: Resolved.
+    """
+    own = tells_score(allow)
+    if (own and experiment.evaluation.personal) or tells_sums(allow, experiment):
+        return -(-experiment.num_rounds // experiment.evaluation.every)
+    return int(own and experiment.client.finetune_steps > 0)
+
+
 def require_sums_told(allow: Allow, experiment: Experiment) -> None:
     """Check that a site adds to sums over the sites' tests.
 
@@ -41,11 +54,20 @@ def require_sums_told(allow: Allow, experiment: Experiment) -> None:
         raise RunError("the server asks for sums over tests, which this site's policy does not allow")
 
 
+def tells_score(allow: Allow) -> bool:
+    """Return whether the server may know the site's own scores: a score such as 7/12 tells of twelve test examples.
+
+    Args:
+        allow: The site's.
+    """
+    return allow.tell_scores and allow.tell_size
+
+
 def told_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Ready:
     """Return what the server is told of the numbers of training and test examples.
 
-    Where it may not know them it is told of one each. Where it may not know scores, and the site adds to no sums over
-    tests, it is told of no tests.
+    Where it may not know them it is told of one each. Where it may not know scores (:func:`tells_score`), and the site
+    adds to no sums over tests, it is told of no tests.
 
     Args:
         allow: The site's.
@@ -57,14 +79,14 @@ def told_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Re
         RunError: They are more than a server takes.
 
     >>> told_sizes(Allow(tell_size=False), 200, 50)
-    Ready(train=1, test=1, gold=None, candidates=None)
+    Ready(train=1, test=0, gold=None, candidates=None)
     """
     if max(train, test) > MOST_EXAMPLES:
         raise RunError(
             f"this site has {max(train, test):,} examples, and a site can have at most {MOST_EXAMPLES:,}: name a "
             "smaller file in data.path"
         )
-    tests = test if allow.tell_scores or sums else 0
+    tests = test if tells_score(allow) or sums else 0
     return Ready(train=train, test=tests) if allow.tell_size else Ready(train=1, test=min(1, tests))
 
 
@@ -84,7 +106,7 @@ def told_result(allow: Allow, result: ClientResult) -> ClientResult:
 
 def told_score(allow: Allow, result: ClientModelResult) -> ClientModelResult:
     """Return what the server is told of the score of a client's model."""
-    return result if allow.tell_scores else ClientModelResult(result.client, result.error)
+    return result if tells_score(allow) else ClientModelResult(result.client, result.error)
 
 
 def told_error(error: Exception) -> str:

@@ -5,9 +5,9 @@ from itertools import groupby
 from typing import Any
 
 from fednlp.config import Experiment
-from fednlp.deployment.disclosure import tells_own_scores, tells_sums
-from fednlp.deployment.facts import Facts
-from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.disclosure import num_evaluations, tells_own_scores, tells_score, tells_sums
+from fednlp.deployment.facts import Facts, update_examples
+from fednlp.deployment.policy import Allow, SitePolicy
 from fednlp.deployment.refusals import SHORTEST_DIGEST, Refusal
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_bytes, human_seconds, plural
@@ -80,6 +80,8 @@ def _trains(experiment: Experiment, facts: Facts) -> Iterator[str]:
     )
     seconds = "" if facts.seconds is None else f", about {human_seconds(facts.seconds)}"
     yield f"each round: {plural(facts.steps, 'local step')}{seconds}; {memory}"
+    behind = update_examples(experiment.client, facts.gold or facts.examples)
+    yield f"each update is made of {plural(behind, 'example')} (allow.fewest_examples)"
     if experiment.fewshot is not None and experiment.fewshot.pacing != "none":
         yield "labels: texts without a label are given one by the model; these labels stay here"
 
@@ -132,18 +134,23 @@ def _tells(policy: SitePolicy, experiment: Experiment, facts: Facts) -> Iterator
     summed = experiment.secure.sum_reports
     if summed:
         yield "its training loss, examples seen and local steps, masked: the server sees their sums alone"
-    yield from _told_scores(experiment, allow.tell_scores)
+    yield from _told_scores(experiment, allow)
     if experiment.evaluation.federated:
         yield _told_sums(policy, experiment)
     yield "the names of its labels" if facts.asks_labels and allow.tell_labels else "no names of its labels"
+    told = num_evaluations(allow, experiment)
+    if told:
+        yield f"scores or sums over its tests after {plural(told, 'round')} (allow.most_evaluations)"
     yield "when it takes part, and for how long it trains"
 
 
-def _told_scores(experiment: Experiment, allowed: bool) -> Iterator[str]:
+def _told_scores(experiment: Experiment, allow: Allow) -> Iterator[str]:
     """Yield what the server learns of the losses and scores of this site alone."""
     losses, scores = not experiment.secure.sum_reports, tells_own_scores(experiment)
-    if not allowed:
+    if not allow.tell_scores:
         yield f"{'no losses and no scores' if losses else 'no scores'} (allow.tell_scores = false)"
+    elif scores and not tells_score(allow):
+        yield f"{'its mean losses, and ' if losses else ''}no scores of its own (allow.tell_size = false)"
     elif scores:
         yield (
             "its losses, and its scores on its own test examples"

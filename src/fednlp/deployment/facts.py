@@ -25,6 +25,7 @@ from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.protection import Protected, protect
 from fednlp.simulation.resource_estimation import fleet_of, memory_of_model
 from fednlp.tasks.base import Task
+from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import layout_of
 from fednlp.training.worker_spec import exact_adapters, personal_names
 
@@ -99,6 +100,7 @@ class Facts:
         tells_size: Whether the server weighs sites by their numbers of examples.
         asks_labels: Whether the server asks sites for the names of their labels.
         gold: Number of the site's training examples with a label; None without ``[fewshot]``.
+        reports: Names of the numbers of the method's own that a site reports.
     """
 
     task: str
@@ -119,6 +121,7 @@ class Facts:
     tells_size: bool
     asks_labels: bool
     gold: int | None = None
+    reports: tuple[str, ...] = ()
 
     @property
     def total(self) -> ParameterRow:
@@ -187,7 +190,21 @@ def facts_of(
         tells_size=algorithm.weight(1) != algorithm.weight(2),
         asks_labels=asks_labels,
         gold=gold,
+        reports=algorithm.reports,
     )
+
+
+def update_examples(client: LocalTraining, examples: int) -> int:
+    """Return how many different examples an update is made of.
+
+    Args:
+        client: How clients train.
+        examples: How many a client has.
+
+    >>> update_examples(LocalTraining(max_steps=3), 712), update_examples(LocalTraining(), 712)
+    (24, 712)
+    """
+    return min(examples, client.max_steps * client.examples_per_step) if client.max_steps > 0 else examples
 
 
 def even_partition(clients: int) -> Partition:

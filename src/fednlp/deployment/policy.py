@@ -81,6 +81,9 @@ class Allow(Section):
     smallest_cohort: int = Field(
         default=3, ge=3, description="the fewest sites that a secure sum may be over, however many drop out"
     )
+    fewest_examples: PositiveInt = Field(
+        default=1, description="the fewest different examples here that an update may be made of"
+    )
     require_privacy: bool = Field(
         default=False, description="true: only differential privacy of sites, with any finite epsilon"
     )
@@ -90,7 +93,11 @@ class Allow(Section):
         "against whoever sees the models, and with require_secure = true against the server too",
         examples=[8.0],
     )
-    tell_size: bool = Field(default=True, description="whether the server may know the number of examples")
+    tell_size: bool = Field(
+        default=True,
+        description="whether the server may know the number of examples; false keeps the scores of this site too, "
+        "which are shares of its test examples",
+    )
     tell_scores: bool = Field(
         default=True, description="whether the server may know losses and scores on the examples here"
     )
@@ -98,6 +105,11 @@ class Allow(Section):
         default=True,
         description="whether losses and scores here may be part of a secure sum, of which the server learns the sum "
         "alone; tell_scores = true allows it too",
+    )
+    most_evaluations: PositiveInt | None = Field(
+        default=None,
+        description="the most rounds of a run after which scores here, or sums over the tests here, are told",
+        examples=[10],
     )
     tell_labels: bool = Field(
         default=False, description="whether the server may know the names of the labels"

@@ -8,7 +8,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from fednlp.config import Experiment, own_code
-from fednlp.deployment.facts import Download, Facts
+from fednlp.deployment.disclosure import num_evaluations, tells_sums
+from fednlp.deployment.facts import Download, Facts, update_examples
 from fednlp.deployment.policy import Allow, Limits, SitePolicy
 from fednlp.deployment.setup import ENCODER_FILES, Setup
 from fednlp.formatting.safe_text import clean
@@ -115,6 +116,7 @@ def check(policy: SitePolicy, experiment: Experiment, facts: Facts) -> list[Refu
         *_task(allow, experiment, facts.task),
         *_model(allow, experiment, facts.downloads),
         *_tensors(allow, facts),
+        *_examples(allow, experiment, facts),
         *_privacy(allow, experiment, facts),
         *_told(allow, experiment, facts),
         *_resources(policy, facts),
@@ -175,6 +177,19 @@ def _tensors(allow: Allow, facts: Facts) -> Iterator[Refusal]:
         yield _refusal("allow.tensors", allow.tensors, f"{what} {_shown(others[0].name)}", "model.train")
 
 
+def _examples(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusal]:
+    """Refuse updates of few examples; how many the site has is not said, as the server reads it."""
+    fewest, own = allow.fewest_examples, facts.gold or facts.examples
+    behind = update_examples(experiment.client, max(own, fewest))
+    if behind < fewest:
+        does = f"makes an update of {plural(behind, 'example')}"
+        steps = ("client.max_steps", "client.per_device_train_batch_size")
+        yield _refusal("allow.fewest_examples", fewest, does, *steps)
+    elif own < fewest:
+        does = "makes an update of all examples here, which are fewer"
+        yield _refusal("allow.fewest_examples", fewest, does, "client.num_train_epochs")
+
+
 def _privacy(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusal]:
     fewest, price, most = facts.smallest_sum, facts.privacy, allow.largest_epsilon
     if fewest is not None and fewest < allow.smallest_cohort:
@@ -196,6 +211,18 @@ def _told(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusa
     if facts.tells_size and not allow.tell_size:
         does = "weighs sites by their numbers of examples"
         yield _refusal("allow.tell_size", False, does, "algorithm.weighting")
+    more = [*facts.vectors[1:], *facts.reports]
+    if more and experiment.client.max_steps <= 0 and not allow.tell_size:
+        does = f"has sites send {_shown(more[0])}, from which the number of local steps follows"
+        yield _refusal("allow.tell_size", False, does, "algorithm.name", "client.max_steps")
+    plain = experiment.secure.protocol == "none"
+    if plain and not allow.tell_size and tells_sums(allow, experiment):
+        does = "shows the server how many test examples a site has of each label"
+        yield _refusal("allow.tell_size", False, does, "evaluation.federated", "secure.protocol")
+    told, most = num_evaluations(allow, experiment), allow.most_evaluations
+    if most is not None and told > most:
+        does = f"asks for scores or sums over tests after {plural(told, 'round')}"
+        yield _refusal("allow.most_evaluations", most, does, "evaluation.every", "num_rounds")
     if experiment.secure.sum_reports and not (allow.tell_scores or allow.sum_scores):
         does = "sums losses of training"
         yield _refusal("allow.sum_scores", False, does, "secure.sum_reports")

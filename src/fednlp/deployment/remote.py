@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fednlp.deployment.answers import most_counts, require_own
+from fednlp.deployment.answers import Reportable, least_loss, most_counts, require_own
 from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.hub import Hub
@@ -278,7 +278,8 @@ class Sites:
         """Check that an answer is one that the site may give."""
         worker = self.worker
         most = most_counts(worker.options, len(worker.partition.train(request.client)))
-        require_own(told(request), answer, ANSWERS[type(request)], most, worker.task.metric)
+        may = Reportable(most, worker.task.metric, worker.algorithm.reports, least_loss(worker.task))
+        require_own(told(request), answer, ANSWERS[type(request)], may)
 
     def _note(self, name: str, request: Any, answer: Any, arrived: bool) -> None:
         if not trains(request):

@@ -284,6 +284,11 @@ class Site:
         labels = self.opened.labels
         if labels is not None and not isinstance(wanted, ClientSumsRequest):
             wanted = labels.with_labels(wanted)
+            fewest = self.policy.allow.fewest_examples
+            if isinstance(wanted, TrainRequest) and len(wanted.examples or ()) < fewest:
+                raise RunError(
+                    f"allow.fewest_examples = {fewest}, and fewer examples here have a label by now"
+                )
         answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
         if isinstance(answer, ClientModelResult):

@@ -166,6 +166,15 @@ def by_examples(examples: int) -> float:
     return float(examples)
 
 
+def by_examples_up_to(most: int) -> WeightFunction:
+    """Weigh a client by its number of examples, and one that has or claims more than ``most`` by that number.
+
+    >>> [by_examples_up_to(500)(examples) for examples in (20, 500, 10_000_000)]
+    [20.0, 500.0, 500.0]
+    """
+    return lambda examples: float(min(examples, most))
+
+
 def equally(examples: int) -> float:
     """Weigh every client that has examples alike."""
     return float(examples > 0)

@@ -1,15 +1,15 @@
 """The sections of an experiment that say by which method: the algorithm, its parts, clients, server and rounds."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, JsonValue, PlainValidator, field_validator
+from pydantic import ConfigDict, Field, JsonValue, PlainValidator, field_validator, model_validator
 
 from fednlp.config.sections.base import BASELINES, GIVEN, Section
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.federated.schedules import ScheduleName
-from fednlp.option_types import Count, Decay, Fraction, PositiveFloat
+from fednlp.option_types import Count, Decay, Fraction, PositiveFloat, PositiveInt
 from fednlp.training.local_training import LocalTraining
 
 ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
@@ -45,13 +45,23 @@ class Algorithm(NamedFunction):
     """The method: see docs/methods. Its options are parameters of its function (:mod:`fednlp.federated.algorithms`).
 
     ``order`` is of the baseline ``chained``: the names of the clients, or how their order is searched for.
+    ``most_examples`` is the most examples that a client's weight counts, whatever number it has or claims.
     ``clients`` is of the baseline ``centralised``: the names of those whose examples it has; all if left out.
     """
 
     name: str = "fedavg"
     weighting: Literal["examples", "uniform"] = "examples"
+    most_examples: PositiveInt | None = None
     order: Annotated[Literal["exhaustive", "greedy"] | list[str] | None, PlainValidator(_an_order)] = None
     clients: Annotated[list[str], Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _weights_go_together(self) -> Self:
+        if self.most_examples is not None and self.weighting == "uniform":
+            raise ValueError(
+                'most_examples bounds weights by examples, and weighting = "uniform" has none: leave one of them out'
+            )
+        return self
 
     @field_validator("name")
     @classmethod
