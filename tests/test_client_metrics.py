@@ -15,7 +15,7 @@ from torch import Tensor
 import fednlp
 from fednlp import Algorithm, Result
 from fednlp.config import Experiment
-from fednlp.deployment.disclosure import told_result
+from fednlp.deployment.disclosure import redact_result
 from fednlp.deployment.policy import Allow
 from fednlp.federated.client import ClientResult, Local
 from fednlp.federated.cohort import by_examples, equally, uniform_cohort
@@ -82,6 +82,6 @@ def test_it_is_drawn(experiment: Make, tmp_path: Path) -> None:
 
 def test_a_site_that_tells_no_size_counts_once() -> None:
     result = ClientResult(1, 0.5, examples=40, steps=5, loss=20.0, metrics={"drift": 2.0})
-    assert told_result(Allow(), result) == result
-    assert told_result(Allow(tell_size=False), result) == replace(result, loss=0.5, examples=1, steps=0)
-    assert told_result(Allow(tell_scores=False), result).metrics == {"drift": 2.0}
+    assert redact_result(Allow(), result) == result
+    assert redact_result(Allow(tell_size=False), result) == replace(result, loss=0.5, examples=1, steps=0)
+    assert redact_result(Allow(tell_scores=False), result).metrics == {"drift": 2.0}

@@ -19,7 +19,7 @@ from fednlp.config.sections import Fewshot
 from fednlp.data import load_data
 from fednlp.data.labels import with_labels
 from fednlp.deployment.components import server_components
-from fednlp.deployment.disclosure import told_kept, told_labels
+from fednlp.deployment.disclosure import redact_kept, redact_labels
 from fednlp.deployment.message_types import Reply
 from fednlp.deployment.messages import from_client
 from fednlp.deployment.policy import Allow, parse_policy
@@ -220,11 +220,11 @@ def test_a_server_that_may_not_know_sizes_knows_whether_there_are_labels(
     gold: int, candidates: int, kept: int
 ) -> None:
     ready, silent = Ready(train=1, test=0), Allow(tell_size=False)
-    told = told_labels(silent, ready, gold, candidates)
+    told = redact_labels(silent, ready, gold, candidates)
     assert (told.gold, told.candidates) == (int(gold > 0), int(candidates > 0))
-    assert told_kept(silent, LabelsKept(0, kept)) == LabelsKept(0, 1)
-    assert told_labels(Allow(), ready, gold, candidates).gold == gold
-    assert told_kept(Allow(), LabelsKept(0, kept)).labels == kept
+    assert redact_kept(silent, LabelsKept(0, kept)) == LabelsKept(0, 1)
+    assert redact_labels(Allow(), ready, gold, candidates).gold == gold
+    assert redact_kept(Allow(), LabelsKept(0, kept)).labels == kept
 
 
 def test_a_site_may_forbid_pseudo_labels(experiment: Make) -> None:

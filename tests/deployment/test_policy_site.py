@@ -14,7 +14,11 @@ from hypothesis import strategies as st
 from fednlp.config import Experiment
 from fednlp.deployment import participate
 from fednlp.deployment.components import server_components
-from fednlp.deployment.disclosure import told_error, told_result, told_score
+from fednlp.deployment.disclosure import (
+    redact_error,
+    redact_result,
+    redact_score,
+)
 from fednlp.deployment.message_types import Call, ObjectRef
 from fednlp.deployment.messages import pack
 from fednlp.deployment.objects import ref_of
@@ -294,9 +298,9 @@ def test_code_that_a_server_names_is_not_imported(
 
 @pytest.mark.parametrize("kind", [DataError, ValueError, KeyError, UnicodeError, OSError])
 def test_an_error_with_a_text_of_the_data_is_told_without_it(kind: type[Exception]) -> None:
-    assert "Zweig" not in told_error(kind("row 7 says Zweig"))
-    assert told_error(DataError("row 7 says Zweig")) == UNREADABLE
-    assert told_error(SecureAbort("only 2 clients answered")) == "only 2 clients answered"
+    assert "Zweig" not in redact_error(kind("row 7 says Zweig"))
+    assert redact_error(DataError("row 7 says Zweig")) == UNREADABLE
+    assert redact_error(SecureAbort("only 2 clients answered")) == "only 2 clients answered"
 
 
 RESULTS = st.builds(
@@ -317,21 +321,21 @@ def test_two_sites_that_differ_in_what_is_not_told_answer_alike(
     """Of losses and sizes nothing is left where neither may be told; of losses the mean where sizes may not."""
     other = replace(other, client=one.client)
     silent = Allow(tell_size=False, tell_scores=False)
-    assert told_result(silent, one) == told_result(silent, other)
-    mean = told_result(Allow(tell_size=False), one)
+    assert redact_result(silent, one) == redact_result(silent, other)
+    mean = redact_result(Allow(tell_size=False), one)
     assert (mean.examples, mean.steps, mean.loss) == (1, 0, one.loss / one.examples)
     assert mean.gradient_examples == 0
-    assert told_result(Allow(), one) is one
+    assert redact_result(Allow(), one) is one
 
 
 def test_what_a_method_works_with_is_told() -> None:
     """FedNova divides by its clients' tau: without it the run would be another."""
     result = ClientResult(1, 1.0, 10, 5, 2.0, metrics={"tau": 5.0})
-    assert told_result(Allow(tell_size=False, tell_scores=False), result).metrics == {"tau": 5.0}
+    assert redact_result(Allow(tell_size=False, tell_scores=False), result).metrics == {"tau": 5.0}
 
 
 def test_scores_that_are_not_told() -> None:
     scored = ClientModelResult(1, own=0.75)
-    assert told_score(Allow(), scored) is scored
+    assert redact_score(Allow(), scored) is scored
     for silent in (Allow(tell_scores=False), Allow(tell_size=False)):  # 7/12 is a score on twelve examples
-        assert told_score(silent, scored) == ClientModelResult(1)
+        assert redact_score(silent, scored) == ClientModelResult(1)

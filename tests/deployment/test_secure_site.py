@@ -17,7 +17,7 @@ from fednlp.deployment.secure_agreed import agreed
 from fednlp.deployment.secure_messages import steps_of, to_json
 from fednlp.deployment.secure_server import Asking, SecureSessions
 from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.secure_terms import Terms, spec_of, terms_of
+from fednlp.deployment.secure_terms import RoundTerms, spec_of, terms_of
 from fednlp.deployment.setup import MOST_EXAMPLES
 from fednlp.errors import FednlpError, RunError, SecureAbort
 from fednlp.federated.client import TrainRequest
@@ -104,7 +104,7 @@ HOSTILE: dict[str, tuple[Change, str]] = {
 
 def test_each_term_has_a_lie() -> None:
     """A new term has none yet: say what a site makes of it when the server lies."""
-    assert {*Terms.model_fields} <= {change.args[0].partition(".")[0] for change, _ in HOSTILE.values()}
+    assert {*RoundTerms.model_fields} <= {change.args[0].partition(".")[0] for change, _ in HOSTILE.values()}
 
 
 @pytest.mark.parametrize("case", HOSTILE)

@@ -11,7 +11,7 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.disclosure import require_sums_told, tells_sums, told_sizes
+from fednlp.deployment.disclosure import redact_sizes, require_sums_told, tells_sums
 from fednlp.deployment.policy import Allow, SitePolicy
 from fednlp.deployment.refusals import _told
 from fednlp.deployment.secure_agreed import agreed_on_tests
@@ -148,8 +148,8 @@ def test_what_a_policy_lets_into_sums(experiment: Make) -> None:
     assert [tells_sums(Allow(), one) for one in (plain, secure, none)] == [True, True, False]
     assert [tells_sums(quiet, one) for one in (plain, secure, none)] == [False, True, False]
     assert [tells_sums(silent, one) for one in (plain, secure, none)] == [False] * 3
-    assert told_sizes(quiet, 20, 5, sums=True) == Ready(train=20, test=5)
-    assert told_sizes(silent, 20, 5) == Ready(train=20, test=0)
+    assert redact_sizes(quiet, 20, 5, sums=True) == Ready(train=20, test=5)
+    assert redact_sizes(silent, 20, 5) == Ready(train=20, test=0)
     require_sums_told(quiet, secure)
     with pytest.raises(RunError, match="which this site's policy does not allow"):
         require_sums_told(quiet, plain)

@@ -63,7 +63,7 @@ def tells_score(allow: Allow) -> bool:
     return allow.tell_scores and allow.tell_size
 
 
-def told_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Ready:
+def redact_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Ready:
     """Return what the server is told of the numbers of training and test examples.
 
     Where it may not know them it is told of one each. Where it may not know scores (:func:`tells_score`), and the site
@@ -78,7 +78,7 @@ def told_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Re
     Raises:
         RunError: They are more than a server takes.
 
-    >>> told_sizes(Allow(tell_size=False), 200, 50)
+    >>> redact_sizes(Allow(tell_size=False), 200, 50)
     Ready(train=1, test=0, gold=None, candidates=None)
     """
     if max(train, test) > MOST_EXAMPLES:
@@ -90,7 +90,7 @@ def told_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> Re
     return Ready(train=train, test=tests) if allow.tell_size else Ready(train=1, test=min(1, tests))
 
 
-def told_result(allow: Allow, result: ClientResult) -> ClientResult:
+def redact_result(allow: Allow, result: ClientResult) -> ClientResult:
     """Return what the server is told of a client's training.
 
     A loss that is not told counts for no example, and the loss of an unknown number of examples is that of one. The
@@ -104,17 +104,17 @@ def told_result(allow: Allow, result: ClientResult) -> ClientResult:
     return result
 
 
-def told_score(allow: Allow, result: ClientModelResult) -> ClientModelResult:
+def redact_score(allow: Allow, result: ClientModelResult) -> ClientModelResult:
     """Return what the server is told of the score of a client's model."""
     return result if tells_score(allow) else ClientModelResult(result.client, result.error)
 
 
-def told_error(error: Exception) -> str:
+def redact_error(error: Exception) -> str:
     """Return what the server is told of an error: nothing that the site's data may be part of.
 
-    >>> told_error(DataError("patients.csv:7: the label 'Zweig' ..."))
+    >>> redact_error(DataError("patients.csv:7: the label 'Zweig' ..."))
     "its data cannot be read as examples of the experiment's task"
-    >>> told_error(ValueError("Zweig"))
+    >>> redact_error(ValueError("Zweig"))
     'an error of its own (ValueError)'
     """
     if isinstance(error, UnfitSiteData):
@@ -124,22 +124,22 @@ def told_error(error: Exception) -> str:
     return str(error) if isinstance(error, FednlpError) else f"an error of its own ({type(error).__name__})"
 
 
-def told_labels(allow: Allow, ready: Ready, gold: int, candidates: int) -> Ready:
+def redact_labels(allow: Allow, ready: Ready, gold: int, candidates: int) -> Ready:
     """Return what the server is told of the numbers of gold labels and of texts that can be labelled.
 
     Where it may not know them it is told of one each, or of none.
 
-    >>> told_labels(Allow(tell_size=False), Ready(train=1, test=0), 12, 300)
+    >>> redact_labels(Allow(tell_size=False), Ready(train=1, test=0), 12, 300)
     Ready(train=1, test=0, gold=1, candidates=1)
     """
     counts = {"gold": gold, "candidates": candidates}
-    return ready.model_copy(update={name: _told_count(allow, count) for name, count in counts.items()})
+    return ready.model_copy(update={name: _redact_count(allow, count) for name, count in counts.items()})
 
 
-def told_kept(allow: Allow, kept: LabelsKept) -> LabelsKept:
+def redact_kept(allow: Allow, kept: LabelsKept) -> LabelsKept:
     """Return what the server is told of the number of pseudo labels."""
-    return replace(kept, labels=_told_count(allow, kept.labels))
+    return replace(kept, labels=_redact_count(allow, kept.labels))
 
 
-def _told_count(allow: Allow, count: int) -> int:
+def _redact_count(allow: Allow, count: int) -> int:
     return count if allow.tell_size else min(1, count)

@@ -10,7 +10,7 @@ from fednlp.deployment.bound_run import BoundRun
 from fednlp.deployment.call_names import in_words
 from fednlp.deployment.call_preparation import ReadyCall
 from fednlp.deployment.client_session import ClientSession
-from fednlp.deployment.disclosure import told_error
+from fednlp.deployment.disclosure import redact_error
 from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.message_types import Call
 from fednlp.deployment.messages import software
@@ -163,7 +163,7 @@ class Participant:
 
     def _fail(self, call_id: str, error: Exception, reason: str) -> None:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
-        self.session.answer(call_id, None, None, told_error(error))
+        self.session.answer(call_id, None, None, redact_error(error))
         if not _begins(call_id):
             if call_id not in self._withdrawn:  # whose objects may be gone
                 self.log(f"{in_words(call_id)}: {reason}")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fednlp.deployment.asked import DERIVED
 from fednlp.deployment.objects import mapped, mapped_privately
+from fednlp.deployment.request_checks import DERIVED
 from fednlp.errors import RunError
 from fednlp.federated.communication import decode_broadcast, derived_entries, entry_shapes
 from fednlp.federated.message import unpack

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from torch import Tensor
 
-from fednlp.deployment.asked import DERIVED
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.objects import write_object
+from fednlp.deployment.request_checks import DERIVED
 from fednlp.federated.communication import derived_entries
 from fednlp.federated.message import message_pieces
 from fednlp.federated.params import Layout

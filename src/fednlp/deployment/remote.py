@@ -14,14 +14,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from fednlp.deployment.answers import Reportable, least_loss, most_counts, require_own
-from fednlp.deployment.asked import SiteRequest
 from fednlp.deployment.calls import StoredReply
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.message_types import Call
 from fednlp.deployment.messages import printable
 from fednlp.deployment.objects import mapped_privately
 from fednlp.deployment.publishing import Offer, Publisher
+from fednlp.deployment.reply_checks import Reportable, least_loss, most_counts, require_own
+from fednlp.deployment.request_checks import SiteRequest
 from fednlp.deployment.rooms import rooms
 from fednlp.deployment.round_log import RoundLog, next_attempt
 from fednlp.deployment.secure_server import with_masked_weight

@@ -10,7 +10,7 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.deployment.facts import even_partition
 from fednlp.deployment.secure_messages import OF_TESTS
-from fednlp.deployment.secure_terms import NO_DIRECTORY, NOT_FEWSHOT, RoundSpec, Terms, spec_of, terms_of
+from fednlp.deployment.secure_terms import NO_DIRECTORY, NOT_FEWSHOT, RoundSpec, RoundTerms, spec_of, terms_of
 from fednlp.deployment.setup import MOST_EXAMPLES
 from fednlp.errors import ConfigError, RunError, SecureAbort
 from fednlp.federated.cohort import Population
@@ -66,10 +66,10 @@ class AgreedTerms(ABC):
         """Return the cohort that the experiment draws for a round; None where a site cannot draw it."""
 
     @abstractmethod
-    def masking(self, terms: Terms) -> dict[str, Any]:
+    def masking(self, terms: RoundTerms) -> dict[str, Any]:
         """Return what the server has to say of masks when it asks for the vector."""
 
-    def params(self, terms: Terms) -> SecAggParams:
+    def params(self, terms: RoundTerms) -> SecAggParams:
         """Return the numbers of a round, having checked that its terms are those of the experiment.
 
         The largest weight of all sites is the server's to say, between the site's own and the most that a site's may
@@ -109,7 +109,7 @@ class AgreedTerms(ABC):
             )
         return params
 
-    def spec(self, terms: Terms) -> RoundSpec:
+    def spec(self, terms: RoundTerms) -> RoundSpec:
         """Return the spec of a round.
 
         Raises:
@@ -118,7 +118,7 @@ class AgreedTerms(ABC):
         params = self.params(terms)
         return spec_of(params, terms, self.run, self.length(params))
 
-    def encoding(self, terms: Terms, masking: Mapping[str, Any]) -> Encoding:
+    def encoding(self, terms: RoundTerms, masking: Mapping[str, Any]) -> Encoding:
         """Return how the site's vector is encoded, having checked what the server says of it when it asks for it.
 
         Raises:
@@ -127,7 +127,7 @@ class AgreedTerms(ABC):
         _require_same("masking", masking, self.masking(terms))
         return self.params(terms).encoding
 
-    def check_survivors(self, terms: Terms, survivors: Survivors) -> None:
+    def check_survivors(self, terms: RoundTerms, survivors: Survivors) -> None:
         """Check that a sum is over as many sites as it must be; in SecAgg+ a site is not shown all of them.
 
         Raises:
@@ -165,7 +165,7 @@ class Agreed(AgreedTerms):
         """Return the number of elements of an update, of what is reported with it, and its weight."""
         return self.parameters + self.rule.masked_extra + 1
 
-    def masking(self, terms: Terms) -> dict[str, Any]:
+    def masking(self, terms: RoundTerms) -> dict[str, Any]:
         """Return what the server has to say of masks: nothing but the terms."""
         return {
             "encoding": terms.encoding,
@@ -209,7 +209,7 @@ class AgreedOnTests(AgreedTerms):
     def cohort(self, round_number: int) -> None:
         """Return nothing: which sites have tests is the server's to say."""
 
-    def masking(self, terms: Terms) -> dict[str, Any]:
+    def masking(self, terms: RoundTerms) -> dict[str, Any]:
         """Return what the server has to say of masks: nothing but the encoding."""
         return {"encoding": terms.encoding, "seeds": []}
 

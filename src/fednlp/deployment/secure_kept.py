@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from fednlp.deployment.secure_terms import MOST_ROUNDS, Terms
+from fednlp.deployment.secure_terms import MOST_ROUNDS, RoundTerms
 from fednlp.disk import atomic, private_folder, sync_folder, write_private, writing
 from fednlp.errors import SecureAbort
 from fednlp.federated.upload import Residues
@@ -46,7 +46,7 @@ class Session(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", strict=True)
-    terms: Terms
+    terms: RoundTerms
     client: dict[str, JsonValue] | None = None
     done: dict[str, Done] = {}
     refused: str | None = None
@@ -70,7 +70,7 @@ class KeptSessions:
     def __contains__(self, round_number: int) -> bool:
         return (self._place(round_number) / _STATE).is_file()
 
-    def begin(self, terms: Terms) -> Session:
+    def begin(self, terms: RoundTerms) -> Session:
         """Return a new session, of which nothing is on the disk yet; those of earlier rounds are removed.
 
         Raises:

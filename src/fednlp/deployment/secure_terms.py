@@ -32,7 +32,7 @@ NOT_FEWSHOT = (
 )
 
 
-class Terms(BaseModel):
+class RoundTerms(BaseModel):
     """What all parties of one round agree on before the first key.
 
     Attributes:
@@ -53,7 +53,7 @@ class Terms(BaseModel):
     request: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
-def terms_of(params: SecAggParams, cohort: Sequence[int], round_number: int, request: str) -> Terms:
+def terms_of(params: SecAggParams, cohort: Sequence[int], round_number: int, request: str) -> RoundTerms:
     """Return the terms of a round.
 
     Args:
@@ -62,7 +62,7 @@ def terms_of(params: SecAggParams, cohort: Sequence[int], round_number: int, req
         round_number: The round.
         request: Digest of what every site is asked and sent.
     """
-    return Terms(
+    return RoundTerms(
         round=round_number,
         cohort=list(cohort),
         plan=asdict(params.plan),
@@ -99,21 +99,21 @@ def request_digest(call: Mapping[str, Any], objects: Mapping[str, str]) -> str:
     return sha256(text.encode()).hexdigest()
 
 
-def read_terms(value: Mapping[str, Any]) -> Terms:
+def read_terms(value: Mapping[str, Any]) -> RoundTerms:
     """Return the terms that a server sent.
 
     Raises:
         SecureAbort: They are none.
     """
     try:
-        return Terms.model_validate(value)
+        return RoundTerms.model_validate(value)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(str(part)[:40] for part in first["loc"])
         raise SecureAbort(f"the terms of the secure sum do not fit: {place}: {first['msg']}") from None
 
 
-def spec_of(params: SecAggParams, terms: Terms, run: str, length: int) -> RoundSpec:
+def spec_of(params: SecAggParams, terms: RoundTerms, run: str, length: int) -> RoundSpec:
     """Return a round's spec, whose nonce comes of the run and of all terms.
 
     Keys and sealed texts are bound to it: parties that were told different terms cannot open each other's.

@@ -10,15 +10,14 @@ from typing import Any
 from torch import Tensor
 
 from fednlp.deployment.agreement import Agreement
-from fednlp.deployment.asked import DERIVED, SiteRequest, asked_of, require_sent
 from fednlp.deployment.disclosure import (
+    redact_kept,
+    redact_labels,
+    redact_result,
+    redact_score,
+    redact_sizes,
     require_sums_told,
     tells_sums,
-    told_kept,
-    told_labels,
-    told_result,
-    told_score,
-    told_sizes,
 )
 from fednlp.deployment.label_telling import asks_labels, tell_labels
 from fednlp.deployment.lost_state import STATE_IS_LOST, has_lost, require_same_data
@@ -27,7 +26,8 @@ from fednlp.deployment.objects import Written, write_object
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
 from fednlp.deployment.refusals import Refusal
-from fednlp.deployment.repeated import LastAsked
+from fednlp.deployment.replay_guard import ReplayGuard
+from fednlp.deployment.request_checks import DERIVED, SiteRequest, require_agreed, require_sent
 from fednlp.deployment.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.secure_kept import KeptSessions
 from fednlp.deployment.secure_messages import OF_TESTS, STEPS
@@ -78,7 +78,7 @@ class Site:
         self._sums: SecureSite | None = None
         self._test_sums: SecureSite | None = None
         self._published = Published()
-        self._last = LastAsked(folder / _LAST)
+        self._last = ReplayGuard(folder / _LAST)
         self._agreement = Agreement(folder, name, policy, log)
         self._begun_anew, self._run = False, ""
 
@@ -211,10 +211,10 @@ class Site:
         allow, own = self.policy.allow, work.worker.partition
         train, test = (len(part(setup.client)) for part in (own.train, own.test))
         sums = tells_sums(allow, work.experiment)
-        ready = told_sizes(allow, train, test, sums=sums)
+        ready = redact_sizes(allow, train, test, sums=sums)
         if work.labels is None:
             return ready
-        return told_labels(allow, ready, len(work.labels.gold[0]), len(work.labels.candidates))
+        return redact_labels(allow, ready, len(work.labels.gold[0]), len(work.labels.candidates))
 
     def _open_sums(self, setup: Setup, worker: ClientWorker) -> None:
         """Open what answers the calls of secure sums, as far as the experiment has any."""
@@ -226,7 +226,7 @@ class Site:
             own=setup.client,
             clients=setup.clients,
             parameters=worker.layout.numel,
-            examples=told_sizes(allow, train, test).train,
+            examples=redact_sizes(allow, train, test).train,
             smallest=allow.smallest_cohort,
         )
         self._sums = None if expected is None else SecureSite(self.folder / _SECURE, expected)
@@ -246,7 +246,7 @@ class Site:
         worker = self.worker
         own = worker.partition
         assert isinstance(own, OneClient)
-        wanted = asked_of(request.get("request"), name, self.opened.experiment, own)
+        wanted = require_agreed(request.get("request"), name, self.opened.experiment, own)
         require_sent(request, objects, wanted, worker.algorithm, worker.layout)
         sums, do = self.sums, partial(self._do, request=request, objects=objects)
         digest = request_digest(request, {one: path.name for one, path in objects.items()})
@@ -292,9 +292,9 @@ class Site:
         answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
         if isinstance(answer, ClientModelResult):
-            return told_score(self.policy.allow, answer)
+            return redact_score(self.policy.allow, answer)
         if isinstance(answer, Trained):
-            return replace(answer, result=told_result(self.policy.allow, answer.result))
+            return replace(answer, result=redact_result(self.policy.allow, answer.result))
         return answer
 
     def _label(self, wanted: KeepLabelsRequest, vectors: Mapping[str, Tensor]) -> LabelsKept:
@@ -304,7 +304,7 @@ class Site:
         texts = labels.candidates.tolist()
         found = self.worker.predictions.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
         kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
-        return told_kept(self.policy.allow, LabelsKept(wanted.client, kept))
+        return redact_kept(self.policy.allow, LabelsKept(wanted.client, kept))
 
     def _as_counted(self, counted: int, request: SiteRequest) -> SiteRequest:
         """Leave out what was kept in rounds that came to nothing: the last that counted is the server's to say.

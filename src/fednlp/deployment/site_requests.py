@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fednlp.deployment.asked import SiteRequest
+from fednlp.deployment.request_checks import SiteRequest
 from fednlp.deployment.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest, failed

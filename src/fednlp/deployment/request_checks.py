@@ -1,4 +1,4 @@
-"""What a server may ask of a site after its setup, by the experiment that the site has agreed to."""
+"""Checks of what a server asks of a site after its setup, by the experiment that the site has agreed to."""
 
 import math
 import re
@@ -31,7 +31,7 @@ SiteRequest = TrainRequest | ClientModelRequest | ClientSumsRequest | KeepLabels
 """What a site does for a server."""
 
 
-def asked_of(value: Any, name: str, experiment: Experiment, own: OneClient) -> SiteRequest:
+def require_agreed(value: Any, name: str, experiment: Experiment, own: OneClient) -> SiteRequest:
     """Return the request that a call carries, if the experiment has it done.
 
     A server that asks for more, such as training on one example alone, would learn more than the site agreed to. So

@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.costs.fleet import local_examples
-from fednlp.deployment.answers import (
+from fednlp.deployment.disclosure import redact_sizes
+from fednlp.deployment.gathering import sites_partition
+from fednlp.deployment.policy import Allow
+from fednlp.deployment.reply_checks import (
     MOST_CALLS,
     MOST_COUNTED,
     MOST_FACTS,
@@ -19,9 +22,6 @@ from fednlp.deployment.answers import (
     most_counts,
     require_own,
 )
-from fednlp.deployment.disclosure import told_sizes
-from fednlp.deployment.gathering import sites_partition
-from fednlp.deployment.policy import Allow
 from fednlp.deployment.setup import MOST_EXAMPLES, read_ready
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
@@ -210,4 +210,4 @@ def test_a_site_that_claims_many_examples_does_not_fill_the_servers_memory() -> 
     whole = sites_partition({0: read_ready({"train": MOST_EXAMPLES, "test": 0})}, ["nord"])
     assert len(whole.train(0)) == MOST_EXAMPLES
     with pytest.raises(RunError, match="at most 10,000,000"):
-        told_sizes(Allow(), MOST_EXAMPLES + 1, 0)
+        redact_sizes(Allow(), MOST_EXAMPLES + 1, 0)

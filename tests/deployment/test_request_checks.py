@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
-from fednlp.deployment.asked import SiteRequest, asked_of, require_sent
+from fednlp.deployment.request_checks import SiteRequest, require_agreed, require_sent
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.params import Layout
@@ -35,7 +35,7 @@ EVALUATE = ClientModelRequest(2, 3, True, False)
 
 
 def ask(made: Experiment, request: Any, name: str) -> Any:
-    return asked_of(to_json(request), name, made, OWN)
+    return require_agreed(to_json(request), name, made, OWN)
 
 
 def test_what_the_experiment_has_done_may_be_asked(experiment: Make) -> None:

@@ -1,4 +1,4 @@
-"""What a site may answer to a request: what it was asked, about itself, in numbers that a server can count with."""
+"""Checks of what a site answers: what it was asked, about itself, in numbers that a server can count with."""
 
 import json
 from collections.abc import Mapping

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.repeated import LastAsked
+from fednlp.deployment.replay_guard import ReplayGuard
 from fednlp.errors import RunError
 
 NAMES = ("train", "train-2", "train-3")
@@ -17,7 +17,7 @@ ASKS = st.lists(
 )
 
 
-def ask(site: LastAsked, number: int, name: str, model: str, run: str = "run") -> None:
+def ask(site: ReplayGuard, number: int, name: str, model: str, run: str = "run") -> None:
     site.require_same(run, number, name, {"round": number}, {"model": Path(model)})
 
 
@@ -27,10 +27,10 @@ def test_whatever_a_server_asks_it_gets_one_update_a_round(
 ) -> None:
     """A call that was withdrawn may come again; the site may be started again between two calls."""
     path = tmp_path_factory.mktemp("site") / "asked.json"
-    site, given_up = LastAsked(path), set[tuple[int, str]]()
+    site, given_up = ReplayGuard(path), set[tuple[int, str]]()
     for number, name, model, restart in asks:
         if restart:
-            site = LastAsked(path)
+            site = ReplayGuard(path)
         try:
             ask(site, number, name, model)
         except RunError:
@@ -40,7 +40,7 @@ def test_whatever_a_server_asks_it_gets_one_update_a_round(
 
 
 def test_the_same_may_be_asked_again_and_another_run_is_another(tmp_path: Path) -> None:
-    site = LastAsked(tmp_path / "asked.json")
+    site = ReplayGuard(tmp_path / "asked.json")
     for name in NAMES:
         ask(site, 2, name, "x")
     with pytest.raises(RunError, match="asks twice to train in round 2, and not for the same"):
@@ -53,7 +53,7 @@ def test_the_same_may_be_asked_again_and_another_run_is_another(tmp_path: Path) 
 
 
 def test_each_kind_of_call_has_its_own_rounds(tmp_path: Path) -> None:
-    site = LastAsked(tmp_path / "asked.json")
+    site = ReplayGuard(tmp_path / "asked.json")
     for number, name, model in (
         (1, "train", "x"),
         (1, "evaluate", "y"),
@@ -75,7 +75,7 @@ def test_what_was_asked_is_on_the_disk_before_it_is_answered(
     monkeypatch.setattr(
         os, "fsync", lambda handle: synced.append(Path(os.readlink(f"/proc/self/fd/{handle}")))
     )
-    ask(LastAsked(tmp_path / "asked.json"), 1, "train", "x")
+    ask(ReplayGuard(tmp_path / "asked.json"), 1, "train", "x")
     file, folder = synced
     assert file.parent == folder == tmp_path
 
@@ -83,4 +83,4 @@ def test_what_was_asked_is_on_the_disk_before_it_is_answered(
 def test_a_damaged_note_is_no_reason_to_forget(tmp_path: Path) -> None:
     (tmp_path / "asked.json").write_text('{"round": 3}')
     with pytest.raises(RunError, match=r"asked\.json is damaged"):
-        ask(LastAsked(tmp_path / "asked.json"), 1, "train", "x")
+        ask(ReplayGuard(tmp_path / "asked.json"), 1, "train", "x")

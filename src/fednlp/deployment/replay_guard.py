@@ -33,7 +33,7 @@ class _Known(BaseModel):
     last: dict[str, Asked] = {}
 
 
-class LastAsked:
+class ReplayGuard:
     """What a site was asked for last, by the kind of the call, in a small file.
 
     A further attempt at a round comes from a server whose round came to nothing, and a call comes twice from one that
