@@ -1,5 +1,6 @@
 """Files are read only where they are regular files, and written whole or not at all."""
 
+import ast
 import errno
 import os
 import socket
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import fednlp
 from fednlp.disk import atomic, locked, regular, sha256_of
 from fednlp.errors import RunError
 
@@ -111,3 +113,65 @@ def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
     (tmp_path / "abc").write_bytes(b"abc")  # FIPS 180-2, appendix B.1
     expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
     assert sha256_of(tmp_path / "abc") == expected
+
+
+OPENING = {
+    "data/features.py": "a folder that the process has just made",
+    "deployment/certificates.py": "a temporary folder",
+    "hubs/archives.py": "a temporary folder",
+    "hubs/package_index.py": "a folder that the process has just made",
+    "models/adapters.py": "the folder of a model, which is made anew",
+    "models/pretrained.py": "the folder of a model, which is made anew",
+    "deployment/shards.py": "the folder of a rehearsal, which was empty",
+    "runtime/shared.py": "a temporary folder",
+    "runtime/mpi_messages.py": "/dev/null",
+    "simulation/train.py": "a run directory without links that lead out",
+    "simulation/workers.py": "a temporary folder",
+    "training/activation_store.py": "the cache",
+} | dict.fromkeys(
+    [
+        "deployment/arrivals.py",
+        "deployment/objects.py",
+        "deployment/outbox.py",
+        "deployment/rehearse.py",
+        "deployment/secure_server.py",
+        "deployment/site_worker.py",
+    ],
+    "a run directory without links that lead out, or the folder of a site, which its owner alone can enter",
+)
+"""Modules that open files for writing by themselves, and where these lie."""
+
+
+def _writes(call: ast.AST) -> bool:
+    """Tell whether a call opens a file by its name, and for writing."""
+    if not isinstance(call, ast.Call):
+        return False
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    text = ast.unparse(call)
+    if name == "open":
+        given = [*call.args, *(keyword.value for keyword in call.keywords if keyword.arg == "mode")]
+        modes = [one.value for one in given if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+        return any(set(mode) <= set("rwaxbt+") and set(mode) & set("wax+") for mode in modes) or (
+            any(flag in text for flag in ("O_CREAT", "O_WRONLY", "O_RDWR", "_APPEND"))
+        )
+    if name in ("save", "savez", "savez_compressed", "savefig"):
+        numpy = text.startswith(("np.save", "numpy.save")) or name == "savefig"
+        return numpy and not text.split("(")[1].startswith(("file", "content", "data", "text"))
+    return name in ("write_text", "write_bytes", "touch", "to_csv", "to_parquet", "copyfile")
+
+
+def test_files_are_opened_for_writing_by_one_module() -> None:
+    """What others open by its name must lie where no link of a stranger can be."""
+    root = Path(fednlp.__file__).parent
+    found = {
+        path.relative_to(root).as_posix()
+        for path in root.rglob("*.py")
+        if any(_writes(node) for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    }
+    assert found - {"disk.py", "data/readers/h5.py"} == set(OPENING)
+
+
+def test_a_device_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(RunError, match="a pipe or a device"), atomic(tmp_path / "pipe"):
+        pass

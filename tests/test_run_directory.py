@@ -1,12 +1,13 @@
 """A run directory is data, never a program: a stranger's runs nothing, and damage is one line."""
 
 import csv
+import errno
 import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -18,14 +19,18 @@ from hypothesis import strategies as st
 
 import fednlp
 from fednlp.config import Experiment, parse
+from fednlp.data.fednlp_h5 import export_data
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.params import Layout
+from fednlp.inference.export import export
 from fednlp.inference.model import open_trained
 from fednlp.inference.predict import predict_texts
 from fednlp.inference.score import evaluate_run
 from fednlp.partition import Partition
 from fednlp.partition.plot_data import overview
 from fednlp.partition.plots import save_plots
+from fednlp.reports import write_report
+from fednlp.simulation.components import open_data
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.run_dir import RunDir
 
@@ -231,8 +236,72 @@ def test_names_of_clients_are_no_formulas(tmp_path: Path) -> None:
     assert (head, first) == ("client,'-label,b", "'=HYPERLINK(1),1,1")
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
-def test_a_full_disk_is_said_where_a_round_is_noted(tmp_path: Path) -> None:
-    (tmp_path / "rounds.jsonl").symlink_to("/dev/full")
+def test_a_full_disk_is_said_where_a_round_is_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(RunError, match="no space left on the disk"):
         RunDir(tmp_path).append_round({"round": 1})
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "report": lambda run: write_report([run], run / "report"),
+    "evaluate": lambda run: evaluate_run(run, out=run / "predictions.jsonl"),
+    "export": lambda run: export(run, run / "exported"),
+    "partition": lambda run: Partition.load(run / "partition.npz").save(run / "part.npz"),
+    "plots": lambda run: save_plots(
+        run / "plots", overview(Partition([0, 1], [0], [0, 0], [], [0]), np.array([0]), ("a",))
+    ),
+    "data export": lambda run: export_data(open_data(RunDir(run).experiment()), run / "data.h5"),
+}
+
+
+@pytest.mark.parametrize("command", WRITERS)
+def test_what_is_written_into_a_strangers_folder_goes_through_no_link(
+    command: str, stranger: Path, tmp_path: Path
+) -> None:
+    """Each file that a command makes lies there before, as a link to a file of the user."""
+    before = {path for path in stranger.rglob("*") if path.is_file()}
+    WRITERS[command](stranger)
+    made = [path for path in stranger.rglob("*") if path.is_file() and path not in before]
+    assert made
+    precious = tmp_path / "precious"
+    precious.write_text("mine")
+    for path in made:
+        path.unlink()
+        path.symlink_to(precious)
+    refused = pytest.raises(RunError, match="never overwritten") if command == "export" else nullcontext()
+    with refused:
+        WRITERS[command](stranger)
+        assert not any(path.is_symlink() for path in made)
+    assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize("folder", ["report", "report/figures"])
+def test_a_report_is_not_written_into_a_folder_elsewhere(folder: str, stranger: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine").mkdir()
+    (stranger / folder).parent.mkdir(exist_ok=True)
+    (stranger / folder).symlink_to(tmp_path / "mine")
+    with pytest.raises(RunError, match=r"is a link to .*/mine, which would be changed: remove the link"):
+        write_report([stranger], stranger / "report")
+    assert not list((tmp_path / "mine").iterdir())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["rounds.jsonl", "checkpoint", "checkpoint/clients.bin", "checkpoint/.state.part", "model/config.json"],
+)
+def test_a_run_with_links_that_lead_out_is_not_resumed(name: str, stranger: Path, tmp_path: Path) -> None:
+    (stranger / "summary.json").unlink()
+    path, precious = stranger / name, tmp_path / "precious"
+    if path.is_dir():
+        path.rename(precious)
+    else:
+        path.unlink(missing_ok=True)
+        precious.write_text("mine")
+    path.symlink_to(precious)
+    with pytest.raises(RunError, match="is a link to"):
+        fednlp.resume(stranger)
+    if precious.is_file():
+        assert precious.read_text() == "mine"

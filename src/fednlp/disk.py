@@ -1,10 +1,15 @@
-"""Files on disk: atomic writes, locks between processes, and error messages with advice."""
+"""Files on disk: atomic writes, locks between processes, and error messages with advice.
+
+All files are written through this module. What another user packed into a folder may be a link to a file elsewhere.
+So a file is written beside its place and renamed over it, and a folder or a growing file that is a link is refused.
+"""
 
 import errno
 import fcntl
 import hashlib
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -123,14 +128,16 @@ def atomic(path: Path, remedy: str = ELSEWHERE, mode: int = 0o666) -> Iterator[B
     A reader sees the old file or the new one at any time; when the block raises, no file remains.
 
     Args:
-        path: The file.
+        path: The file. A link is replaced, and what it leads to stays as it is.
         remedy: Advice for the end of an error message.
         mode: Who may read and write it; the user's umask takes away from this.
 
     Raises:
-        RunError: The disk is full, or the folder cannot be written.
+        RunError: The disk is full, the folder cannot be written, or the path is a pipe or a device.
     """
     with writing(path.parent, remedy):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise RunError(f"{path} is a pipe or a device: name a file")
         # Not a private temporary file: a cache may be shared, so the user's own umask decides who reads it.
         name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
@@ -144,6 +151,126 @@ def atomic(path: Path, remedy: str = ELSEWHERE, mode: int = 0o666) -> Iterator[B
             with suppress(FileNotFoundError):
                 os.unlink(name)
             raise
+
+
+def write(path: Path, content: bytes, remedy: str = ELSEWHERE) -> None:
+    """Write a file as :func:`atomic` does.
+
+    Raises:
+        RunError: The disk is full, or the folder cannot be written.
+    """
+    with atomic(path, remedy) as file:
+        file.write(content)
+
+
+@contextmanager
+def appending(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
+    """Open a file that grows, made if missing; when the block ends, it is on the disk.
+
+    Raises:
+        RunError: The disk is full, the file cannot be written, or is a link.
+    """
+    with (
+        writing(path.parent, remedy),
+        os.fdopen(open_in_place(path, os.O_WRONLY | os.O_APPEND), "ab") as file,
+    ):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def open_in_place(path: Path, flags: int = os.O_RDWR, mode: int = 0o666) -> int:
+    """Open a file that is changed where it lies, made if missing; return its handle.
+
+    Args:
+        path: The file.
+        flags: As for ``os.open``.
+        mode: Who may read and write it, if it is made.
+
+    Raises:
+        RunError: The file is a link.
+        OSError: It cannot be opened.
+    """
+    try:
+        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _link(path) from None
+        raise
+
+
+def own_folder(folder: Path, remedy: str = ELSEWHERE, mode: int = 0o777) -> Path:
+    """Return a folder, made if missing with those above it, after checking that it is no link to another.
+
+    Args:
+        folder: Whose files are written.
+        remedy: Advice for the end of an error message.
+        mode: Who may enter it, if it is made; the user's umask takes away from this.
+
+    Raises:
+        RunError: It is a link, or cannot be made.
+    """
+    require_no_link(folder)
+    with writing(folder.parent, remedy):
+        folder.mkdir(mode, exist_ok=True)
+    return folder
+
+
+def require_no_link(path: Path) -> None:
+    """Check that a path is no link.
+
+    Raises:
+        RunError: It is one.
+    """
+    if path.is_symlink():
+        raise _link(path)
+
+
+def require_inside(folder: Path) -> None:
+    """Check that no link in a folder leads out of it, so that work in it changes nothing elsewhere.
+
+    Raises:
+        RunError: There is such a link.
+    """
+    root = folder.resolve()
+    for place, folders, files in os.walk(folder):
+        for path in (Path(place, name) for name in (*folders, *files)):
+            if path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(root):
+                raise _link(path)
+
+
+def _link(path: Path) -> RunError:
+    return RunError(f"{path} is a link to {os.readlink(path)}, which would be changed: remove the link")
+
+
+@contextmanager
+def folder_made_whole(folder: Path, remedy: str = ELSEWHERE) -> Iterator[Path]:
+    """Yield an empty folder, which takes the other's name and place when the block ends.
+
+    A block that raises leaves everything as it was. A link of that name is replaced, and what it leads to stays.
+
+    Args:
+        folder: To be made.
+        remedy: Advice for the end of an error message.
+
+    Raises:
+        RunError: The disk is full, or the folder cannot be written.
+    """
+    with writing(folder.parent, remedy):
+        made, old = (folder.with_name(f".{folder.name}.{secrets.token_hex(8)}") for _ in range(2))
+        made.mkdir()
+        try:
+            yield made
+            if folder.is_symlink():
+                folder.unlink()
+            elif folder.exists():
+                folder.rename(old)
+            made.rename(folder)
+        except BaseException:
+            shutil.rmtree(made, ignore_errors=True)
+            raise
+        finally:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def sync_file(path: Path) -> None:
@@ -208,10 +335,9 @@ def private_folder(folder: Path, remedy: str = ELSEWHERE) -> None:
     """Make a folder, if it is missing, that only its owner may enter.
 
     Raises:
-        RunError: It cannot be made.
+        RunError: It cannot be made, or is a link.
     """
-    with writing(folder.parent, remedy):
-        folder.mkdir(mode=0o700, exist_ok=True)
+    own_folder(folder, remedy, 0o700)
 
 
 @contextmanager
@@ -227,7 +353,7 @@ def locked(path: Path, remedy: str = ELSEWHERE, taken: str | None = None) -> Ite
         RunError: The lock file cannot be made, the file system has no locks, or the lock is taken.
     """
     with writing(path.parent, remedy):
-        handle = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o644)
+        handle = open_in_place(path, mode=0o644)
     try:
         with writing(path.parent, remedy):
             try:

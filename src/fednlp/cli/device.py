@@ -86,7 +86,7 @@ def measure(
     from fednlp.costs import profile_names
     from fednlp.costs.devices import saved_folder
     from fednlp.costs.measure import measure_device
-    from fednlp.disk import atomic, writing
+    from fednlp.disk import atomic
     from fednlp.errors import ConfigError
 
     if save and (not re.fullmatch(r"[0-9A-Za-z][0-9A-Za-z._-]{0,63}", name) or name in profile_names()):
@@ -104,8 +104,6 @@ def measure(
         console.close()
         if save:
             path = saved_folder() / f"{name}.toml"
-            with writing(path.parent, "set FEDNLP_HOME to another folder"):
-                path.parent.mkdir(parents=True, exist_ok=True)
             with atomic(path, "set FEDNLP_HOME to another folder") as file:
                 file.write(text.encode())
             console.log(f'{path} is kept: use it with [costs] device = "{name}"')

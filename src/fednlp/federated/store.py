@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednlp.disk import writing
+from fednlp.disk import open_in_place, writing
 from fednlp.errors import RunError
 
 _MAGIC = b"fednlp clients 1\n"
@@ -45,7 +45,7 @@ class ClientStore:
         self.path = path
         self.fields = dict(fields)
         self._slot = _STAMP.size + 4 * sum(self.fields.values())
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._file = open_in_place(path, mode=0o644)
         head = (_MAGIC + json.dumps(self.fields).encode()).ljust(_HEAD)
         if len(head) > _HEAD:
             raise RunError(f"{path}: too many kinds of tensors for one record")

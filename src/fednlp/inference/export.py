@@ -1,18 +1,15 @@
 """Write models of a run as Hugging Face folders: the shared one, or clients' own."""
 
 import csv
-import os
 import re
-import secrets
 import shutil
 import unicodedata
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fednlp.checked_json import damaged
-from fednlp.disk import writing
+from fednlp.disk import folder_made_whole
 from fednlp.errors import RunError
 from fednlp.formatting.units import plural
 from fednlp.inference.client_models import NoClientModel, client_name, client_number
@@ -51,7 +48,7 @@ def export(
     directory, folder = RunDir(Path(run)), Path(out).resolve()
     _refuse_taken(folder)
     trained = open_trained(run, client, task, "cpu")
-    with _made_whole(folder) as made:
+    with folder_made_whole(folder, _REMEDY) as made:
         if client is None:
             shutil.copytree(directory.model, made, dirs_exist_ok=True)
         else:
@@ -158,17 +155,3 @@ def _read(run: RunDir, name: str) -> dict[str, Any]:
 def _refuse_taken(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunError(f"{folder} holds something already and is never overwritten: {_REMEDY}")
-
-
-@contextmanager
-def _made_whole(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder, which gets its name when the block ends; a block that raises leaves nothing behind."""
-    with writing(folder.parent, _REMEDY):
-        made = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
-        made.mkdir()
-        try:
-            yield made
-            os.replace(made, folder)
-        except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            raise

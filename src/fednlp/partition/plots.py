@@ -65,14 +65,13 @@ def save_plots(folder: str | PathLike[str], view: Overview, form: str = "png") -
     Raises:
         RunError: The disk is full, or the folder cannot be written.
     """
-    from fednlp.disk import writing
+    from fednlp.disk import write
 
     target = Path(folder)
     files = {f"{name}.csv": text.encode() for name, text in tables(view).items()}
     files |= {f"{name}.{form}": image(figure, form) for name, figure in figures(view).items()}
-    with writing(target, "choose another folder"):
-        for name, content in files.items():
-            (target / name).write_bytes(content)
+    for name, content in files.items():
+        write(target / name, content, "choose another folder")
     return [target / name for name in sorted(files)]
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from fednlp.errors import RunError
 from fednlp.reports.comparison import kept_trials, run_directories
 from fednlp.reports.groups import group_runs
+from fednlp.reports.markdown import REMEDY
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, curve, read_run
 from fednlp.reports.render import write_table
@@ -55,7 +56,7 @@ def write_report(
         RunError: A folder is neither a run directory nor that of a comparison, or is damaged; ``out`` cannot be
             written, or its report shows trials that the new one would not; or the metric cannot be ``target``.
     """
-    from fednlp.disk import writing
+    from fednlp.disk import own_folder, write
     from fednlp.reports.content import build
     from fednlp.reports.html import to_html
     from fednlp.reports.markdown import save_figures, to_markdown
@@ -75,8 +76,8 @@ def write_report(
     out = Path(out)
     page, text = out / "report.html", out / "report.md"
     html, markdown = to_html(document, out), to_markdown(document)
-    with writing(out, "choose another folder with --out"):
-        page.write_text(html, encoding="utf-8")
-        text.write_text(markdown, encoding="utf-8")
-        written = [path for stem, table in tables.items() for path in write_table(table, out, stem)]
-        return [page, text, *save_figures(document, out / "figures"), *written]
+    own_folder(out, REMEDY)
+    write(page, html.encode(), REMEDY)
+    write(text, markdown.encode(), REMEDY)
+    written = [path for stem, table in tables.items() for path in write_table(table, out, stem)]
+    return [page, text, *save_figures(document, out / "figures"), *written]

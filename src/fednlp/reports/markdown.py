@@ -4,6 +4,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from fednlp.disk import own_folder, write
 from fednlp.formatting.safe_text import clean
 from fednlp.reports.document import (
     Block,
@@ -20,6 +21,8 @@ from fednlp.reports.document import (
 )
 from fednlp.reports.style import png
 
+REMEDY = "choose another folder with --out"
+
 
 def to_markdown(document: Document, figures: str = "figures") -> str:
     """Return a document as Markdown that shows ``figures/<name>.png``."""
@@ -35,12 +38,11 @@ def to_markdown(document: Document, figures: str = "figures") -> str:
 
 def save_figures(document: Document, folder: str | Path) -> list[Path]:
     """Write every figure of a document as ``<name>.png`` into a folder (made where it is missing)."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = own_folder(Path(folder), REMEDY)
     pictures = [picture for section in document.sections for picture in _pictures(section.blocks)]
     paths = [folder / f"{picture.name}.png" for picture in pictures]
     for picture, path in zip(pictures, paths, strict=True):
-        path.write_bytes(png(picture.figure))
+        write(path, png(picture.figure), REMEDY)
     return paths
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fednlp.formatting.safe_text import clean, csv_text
 from fednlp.formatting.units import DASH, bytes_unit, human_bytes, human_seconds, places, time_unit
-from fednlp.reports.markdown import escape, markdown_table
+from fednlp.reports.markdown import REMEDY, escape, markdown_table
 from fednlp.reports.table import Stat, Table, TableColumn, TableRow
 
 if TYPE_CHECKING:
@@ -215,13 +215,12 @@ def write_table(table: Table, folder: str | Path, stem: str = "table") -> list[P
     Raises:
         RunError: The disk is full, or the folder cannot be written.
     """
-    from fednlp.disk import writing
+    from fednlp.disk import own_folder, write
 
-    folder = Path(folder)
+    folder = own_folder(Path(folder), REMEDY)
     renders = {"txt": to_text, "csv": to_csv, "md": to_markdown, "tex": to_latex, "json": to_json}
     texts = {folder / f"{stem}.{suffix}": render(table) for suffix, render in renders.items()}
-    with writing(folder, "choose another folder with --out"):
-        for path, text in texts.items():
-            # What Unicode cannot encode (a lone surrogate) must not cost the whole table.
-            path.write_text(text, encoding="utf-8", errors="replace", newline="")
+    for path, text in texts.items():
+        # What Unicode cannot encode (a lone surrogate) must not cost the whole table.
+        write(path, text.encode(errors="replace"), REMEDY)
     return list(texts)

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from fednlp.checked_json import damaged, parse_json
 from fednlp.checked_json.shapes import Shape
-from fednlp.disk import atomic, locked, regular, writing
+from fednlp.disk import atomic, locked, regular, require_inside, writing
 from fednlp.errors import RunError
 from fednlp.reproduction.parts import Seconds
 
@@ -62,8 +62,8 @@ def opened(out: Path) -> Iterator[Record]:
     path = out / "reproduction.json"
     if out.is_dir() and any(out.iterdir()) and not path.is_file():
         raise RunError(f"--out {out} holds files of something else: {_REMEDY}")
+    require_inside(out)
     with writing(out, _REMEDY):
-        out.mkdir(parents=True, exist_ok=True)
         if not path.is_file():
             write(out, Record())
     taken = f"{out} is used by another fednlp reproduce: wait for it, or {_REMEDY}"

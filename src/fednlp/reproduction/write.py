@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fednlp.disk import atomic, writing
+from fednlp.disk import own_folder, require_no_link, write, writing
 from fednlp.errors import DamagedError, RunError
 from fednlp.reports.document import Picture
 from fednlp.reports.html import to_html
@@ -42,13 +42,13 @@ def write_pages(results: Results, drawn: Mapping[str, Picture], folder: Path) ->
         RunError: The folder cannot be written.
     """
     texts = {f"{stem}.html": to_html(document) for stem, document in pages(results, drawn).items()}
-    _require_no_link(folder)
+    require_no_link(folder / FIGURES)  # else figures would be written, or removed, elsewhere
     with writing(folder, _REMEDY):
         with suppress(DamagedError):  # there are none, or they are of an earlier version and are written over
             _remove(folder, read_results(folder))
         _write_texts(folder, {RESULTS: results.to_json(), **markdown_pages(results), **texts})
         for name, picture in drawn.items():
-            _write(folder / FIGURES / f"{name}.png", picture.png or png(picture.figure, _DPI))
+            write(folder / FIGURES / f"{name}.png", picture.png or png(picture.figure, _DPI), _REMEDY)
     return [folder / name for name in (f"{OVERVIEW}.md", f"{OVERVIEW}.html", RESULTS)]
 
 
@@ -67,23 +67,13 @@ def copy_pages(source: Path, target: Path) -> None:
         raise RunError(f"{source} has no {RESULTS}: give the folder of the pages, such as OUT/page")
     results, pictures = with_pictures(read_results(source), source)
     texts = {RESULTS: results.to_json(), **markdown_pages(results)}
-    _require_no_link(target)
+    require_no_link(target / FIGURES)
     with writing(target, "choose another folder"):
         if any(target.iterdir()):
             _remove(target, _earlier(target))
         _write_texts(target, texts)
         for name, content in pictures.items():
-            _write(target / FIGURES / f"{name}.png", content)
-
-
-def _require_no_link(folder: Path) -> None:
-    """Check that figures would not be written, or removed, elsewhere.
-
-    Raises:
-        RunError: They would.
-    """
-    if (folder / FIGURES).is_symlink():
-        raise RunError(f"{folder / FIGURES} is a link to another folder: put a folder of its own there")
+            write(target / FIGURES / f"{name}.png", content, _REMEDY)
 
 
 def _earlier(folder: Path) -> Results:
@@ -110,12 +100,6 @@ def _remove(folder: Path, earlier: Results) -> None:
 
 
 def _write_texts(folder: Path, texts: Mapping[str, str]) -> None:
-    (folder / FIGURES).mkdir(exist_ok=True)
+    own_folder(folder / FIGURES, _REMEDY)
     for name, text in texts.items():
-        _write(folder / name, text.encode())
-
-
-def _write(path: Path, content: bytes) -> None:
-    """Write a file as a whole: another reproduction may be joining it."""
-    with atomic(path, _REMEDY) as file:
-        file.write(content)
+        write(folder / name, text.encode(), _REMEDY)

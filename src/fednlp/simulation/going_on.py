@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.config import Experiment
+from fednlp.disk import require_no_link
 from fednlp.errors import ConfigError
 from fednlp.runtime.job import Say
 from fednlp.runtime.job_process import JobProcess
@@ -30,6 +31,7 @@ def go_on(
         FednlpError: As for :func:`fednlp.run` and :func:`fednlp.resume`, or some code exists only in this process and
             another is to run it.
     """
+    require_no_link(folder)
     if process is not None:
         if stays_here(experiment):
             raise ConfigError(

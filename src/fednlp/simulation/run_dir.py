@@ -29,7 +29,7 @@ from fednlp import config
 from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_toml
 from fednlp.checked_json.shapes import SavedRound
 from fednlp.config import Experiment
-from fednlp.disk import atomic, locked, writing, writing_tensors
+from fednlp.disk import appending, atomic, locked, require_inside, writing, writing_tensors
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.federated.state import State
@@ -178,11 +178,8 @@ class RunDir:
         Raises:
             RunError: The disk is full, or cannot be written.
         """
-        path = self.folder / "rounds.jsonl"
-        with writing(self.folder, remedy(self.folder)), path.open("ab") as file:
+        with appending(self.folder / "rounds.jsonl", remedy(self.folder)) as file:
             file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
 
     def round_lines(self, upto: int | None = None) -> list[dict[str, Any]]:
         """Return the lines of rounds.jsonl up to a round; reading stops at a line that was cut short."""
@@ -247,8 +244,9 @@ class RunDir:
         """Lock the folder for the time of a block.
 
         Raises:
-            RunError: Another process has locked it.
+            RunError: Another process has locked it, or a link in it leads elsewhere.
         """
+        require_inside(self.folder)
         taken = f"another process is at work in {self.folder}: wait for it, or stop it first"
         return locked(self.folder / "checkpoint" / "lock", remedy(self.folder), taken)
 

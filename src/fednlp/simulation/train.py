@@ -14,6 +14,7 @@ from fednlp.clock import DISK, OTHER, SUMS, timed
 from fednlp.clock import MODEL as BUILDING
 from fednlp.config import Experiment
 from fednlp.config.sections import WITHOUT_MODEL
+from fednlp.disk import folder_made_whole
 from fednlp.errors import TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.pages import set_aside
@@ -36,7 +37,7 @@ from fednlp.simulation.final import evaluate_final, is_due
 from fednlp.simulation.label_holder import OpenLabels
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
-from fednlp.simulation.run_dir import RunDir, require_space, saving
+from fednlp.simulation.run_dir import RunDir, remedy, require_space, saving
 from fednlp.simulation.summary import summary_of
 from fednlp.simulation.workers import worker_spec
 from fednlp.training.model_layout import flat_weights
@@ -240,9 +241,8 @@ def _finish(
             context.worker.replica.load_for_evaluation(context.state.params)
             set_aside(context.state.params)
             card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
-            save_model(
-                context.worker.replica.model, components.tokenizer, directory.model, card, components.longest
-            )
+            with folder_made_whole(directory.model, remedy(directory.folder)) as made:
+                save_model(context.worker.replica.model, components.tokenizer, made, card, components.longest)
         directory.write_json("summary.json", summary)
     with timed(OTHER):
         callback.finished(directory, summary)
