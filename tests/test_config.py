@@ -612,3 +612,11 @@ def test_what_the_machine_may_decide_is_yes_no_or_auto(
     with pytest.raises(ConfigError) as error:
         config.load(file, [f"{key}={given}"])
     assert error.value.problems == [f'{key} = {shown} is none of true, false, "auto"']
+
+
+@pytest.mark.parametrize("section", ["algorithm", "task", "aggregator"])
+def test_a_mistake_writes_nothing_but_text_to_a_terminal(section: str) -> None:
+    """A server's experiment may hold anything."""
+    with pytest.raises(ConfigError) as caught:
+        config.parse({"data": {"name": "20news"}, section: {"name": "\x1b]0;pwn\x07"}})
+    assert "\x1b" not in str(caught.value)

@@ -72,6 +72,14 @@ def clients(scores: list[float], final: list[float] | None = None, names: Any = 
     )
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_table_moves_no_cursor(terminal: bool) -> None:
+    table, text = Table("name"), io.StringIO()
+    table.add_row("\x1b]0;pwn\x07\x1b[2J\u202e")
+    show(RichConsole(file=text, force_terminal=terminal, width=80, color_system=None), table)
+    assert not [one for one in ("\x1b]0", "\x1b[2J", "\x07", "\u202e") if one in text.getvalue()]
+
+
 def test_few_clients_are_shown_by_name() -> None:
     table = clients_table(clients([0.5, 0.75, np.nan, 0.25], names=["Nord", "Süd", "Ost", "a\x1b[31m"]), "f1")
     assert shown(table) == [

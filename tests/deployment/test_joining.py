@@ -163,6 +163,7 @@ def test_a_new_token_of_the_same_site_is_used(served: Served) -> None:
         served.federation.admission.authorise(before)
     assert served.join(token, lines.append) == folder
     assert lines == [f"joined as north; from now on: fednlp join {folder.name}"]
+    assert folder.stat().st_mode & 0o777 == 0o700
     assert served.federation.admission.authorise(certificate_of(folder)).client == 0
     assert served.join(token, lines.append) == folder
     assert len(lines) == 1

@@ -21,8 +21,9 @@ from fednlp.cli import main
 from fednlp.deployment.certificates import certificate_pem, load_certificate, load_request, new_key
 from fednlp.deployment.enrolment import federation_folder, stored_address
 from fednlp.deployment.invitations import invitation_certificate, invitation_root
+from fednlp.deployment.names import site_name
 from fednlp.deployment.sites import Register, Site
-from fednlp.deployment.tokens import JoinToken
+from fednlp.deployment.tokens import JoinToken, token_text
 from fednlp.errors import IdentityError, RunError
 
 from .federation import ADDRESS, DAY, NOW, Federation, request_pem, self_signed
@@ -217,13 +218,59 @@ def test_files_are_the_owner_s_alone(tmp_path: Path) -> None:
     assert {stat.S_IMODE(path.parent.stat().st_mode) for path in files} == {0o700}
 
 
-def test_a_name_that_differs_in_case_alone_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("known", "new"),
+    [("Charité", "charité"), ("oca", "\u043e\u0441\u0430"), ("\u0430\u043f", "\u0410\u041f")],
+)
+def test_a_name_that_can_be_taken_for_another_is_refused(known: str, new: str, tmp_path: Path) -> None:
+    register = Register(tmp_path, lambda: NOW)
+    register.invite(known)
+    with pytest.raises(IdentityError, match=f"there is a site {known} already"):
+        register.invite(new)
+
+
+def test_a_name_has_one_form(tmp_path: Path) -> None:
     register = Register(tmp_path, lambda: NOW)
     register.invite("Charité")
-    with pytest.raises(IdentityError, match="there is a site Charité already"):
-        register.invite("charité")
     register.invite("Charite\u0301")
     assert [site.name for site in register.sites()] == ["Charité"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "n\u043erd",
+        "\uff4e\uff4f\uff52\uff44",
+        "CON",
+        "com1",
+        "nul.a",
+        "nord.",
+        "nord\ufe0f",
+        "no\u115frd",
+        "n\u03bfrd",
+    ],
+)
+def test_names_that_mislead_are_refused(name: str) -> None:
+    with pytest.raises(IdentityError, match="cannot name a site"):
+        site_name(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["Süd-2", "東京病院", "さくらサクラ桜", "서울2", "больница", "Αθήνα", "site-1"]
+)
+def test_names_of_one_script_are_names(name: str) -> None:
+    assert site_name(name) == name
+
+
+def test_names_in_a_register_of_somebody_else_move_no_cursor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Federation(tmp_path).invite("north")
+    path = tmp_path / "federation" / "sites.json"
+    path.write_text(path.read_text().replace('"north"', json.dumps("\x1b]0;pwn\x07[red]")))
+    code, out, err = type_it(monkeypatch, capsys, "list", str(tmp_path))
+    assert code
+    assert "\x1b" not in out + err
 
 
 @pytest.mark.parametrize("days", [0, -1, 366, float("nan"), float("inf")])
@@ -321,9 +368,11 @@ def test_the_commands(
     assert stored_address(federation_folder(tmp_path)) == ADDRESS
     assert type_it(monkeypatch, capsys, "list", run)[2].startswith("no site yet: fednlp sites invite")
     code, out, err = type_it(monkeypatch, capsys, "invite", run, "north", "--days", "2")
-    token = JoinToken.parse(out.removeprefix("fednlp join "))
+    path = Path(out.removeprefix("fednlp join ").strip())
+    assert path.stat().st_mode & 0o777 == 0o600
+    token = JoinToken.parse(token_text(str(path)))
     assert (code, token.site, token.address, out.count("\n")) == (0, "north", ADDRESS, 1)
-    assert str(token) not in err
+    assert str(token) not in out + err  # else it would be typed, and stand in the list of processes
     code, out, err = type_it(monkeypatch, capsys, "list", run)
     assert out.splitlines()[1].split()[:3] == ["north", "0", "invited"]
     assert type_it(monkeypatch, capsys, "remove", run, "north")[:2] == (

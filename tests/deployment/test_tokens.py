@@ -31,10 +31,14 @@ def token(
     return JoinToken(site, address, authority(), secret, expires)
 
 
-letters = st.characters(categories=("L", "Nd"))
+SCRIPTS = [
+    *("ABCdefßäéñø", "Абвгдежзий", "Αβγδεζηθ", "אבגדהוז", "अआइईउकखग", "ابتثجح", "กขคงจ"),
+    *("東京大学病院", "さくらサクラ桜a", "한국병원大a"),
+]
 names = (
-    st.tuples(letters, st.text(st.one_of(letters, st.sampled_from("._-")), max_size=63))
-    .map(lambda parts: unicodedata.normalize("NFC", "".join(parts)))
+    st.sampled_from(SCRIPTS)
+    .flatmap(lambda letters: st.tuples(st.sampled_from(letters), st.text(f"{letters}019._-", max_size=63)))
+    .map(lambda parts: unicodedata.normalize("NFC", "".join(parts)).rstrip("."))
     .filter(lambda name: len(name) <= 64 and len(name.encode()) <= 192)
 )
 ORDER = 2**256 - 2**224 + 2**192 - 89188191075325690597107910205041859247

@@ -1,5 +1,6 @@
 """fednlp serve, fednlp join, fednlp rehearse."""
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -29,8 +30,8 @@ _KEY = Annotated[Path | None, typer.Option(help="Its private key, PEM, without a
 _Target = Annotated[
     str,
     typer.Argument(
-        help="The token that the server printed, - to read it from standard input, a name that an earlier join "
-        "printed, or with --ca, --cert and --key host:port of the server."
+        help="The file of the token that the server wrote, - to read it from standard input, a name that an earlier "
+        "join printed, or with --ca, --cert and --key host:port of the server."
     ),
 ]
 _Data = Annotated[str | None, typer.Option(help="Your training examples: a file or a folder.")]
@@ -117,6 +118,7 @@ def join(
     from fednlp.deployment.policy import load_policy
     from fednlp.deployment.site_template import write_template
 
+    os.umask(0o077)  # keys, policy and updates are the user's alone
     given = {
         "path": data,
         "text": text,
@@ -130,10 +132,8 @@ def join(
     if init:
         path = policy or Path("site.toml")
         write_template(path, options)
-        print(f"written {path}: read it, and join with: fednlp join TOKEN --policy {path}")
+        print(f"written {path}: read it, and join with: fednlp join TOKENFILE --policy {path}")
         return
-    if target == "-":
-        target = sys.stdin.readline().strip()
     if policy is not None and options:
         raise ConfigError(
             "--policy names the data already: leave --data and its options out, or change that file"

@@ -1,6 +1,5 @@
 """fednlp doctor."""
 
-import sys
 from typing import Annotated
 
 import typer
@@ -10,8 +9,8 @@ def doctor(
     target: Annotated[
         str,
         typer.Argument(
-            help="A join token (it is not used up), - to read it from standard input, host:port, or the name of a "
-            "federation that was joined."
+            help="The file of a join token (it is not used up), - to read it from standard input, host:port, or the "
+            "name of a federation that was joined."
         ),
     ],
 ) -> None:
@@ -21,7 +20,7 @@ def doctor(
     from fednlp.formatting.safe_text import clean
 
     found = []
-    for one in examine(target_of(sys.stdin.readline().strip() if target == "-" else target)):
+    for one in examine(target_of(target)):
         remedy = f": {one.remedy}" if one.remedy else ""
         mark = "ok" if one.state == GOOD else one.state
         print(f"{mark:8} {one.check:9} {clean(one.text)}{remedy}", flush=True)

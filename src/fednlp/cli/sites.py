@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fednlp.formatting.units import plural
+
 app = typer.Typer(
     help="Sites of a federation: who takes part, invite one, remove one.",
     no_args_is_help=True,
@@ -21,6 +23,7 @@ def listed(run: _RUN) -> None:
     """List the sites: their numbers, what they may do, and until when."""
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from fednlp.cli.tables import show
     from fednlp.deployment.enrolment import federation_folder
@@ -35,7 +38,7 @@ def listed(run: _RUN) -> None:
     for site in sites:
         dates = (site.since, site.invitation_expires, site.certificate_expires)
         shown = [DASH if date is None else date_text(date) for date in dates]
-        table.add_row(site.name, str(site.client), site.state, *shown)
+        table.add_row(Text(site.name), str(site.client), site.state, *shown)
     if sites:
         show(Console(highlight=False), table)
     else:
@@ -48,21 +51,17 @@ def invited(
     name: _NAME,
     days: Annotated[float, typer.Option(help="How long the token is good.")] = 7,
 ) -> None:
-    """Invite a site: print the command that it types, once; an earlier token of this site is void."""
-    from fednlp.deployment.enrolment import federation_folder, invite, kind_of, typed_by
-    from fednlp.deployment.tokens import date_text
+    """Invite a site: write its token to a file, and print the command; an earlier token of this site is void."""
+    from fednlp.deployment.enrolment import federation_folder, kind_of, typed_by
 
     folder = federation_folder(run)
-    kind = kind_of(folder)
-    if kind == "organisation":
-        print(f"fednlp join {typed_by(folder, name)}")
-        return
-    token = invite(folder, name, days)
-    print(
-        f"for {token.site}, until {date_text(token.expires)}; the token is a secret, send it on a way that you trust:",
-        file=sys.stderr,
-    )
-    print(f"fednlp join {token}{' --behind-proxy' if kind == 'balancer' else ''}")
+    typed = typed_by(folder, name, days)
+    if kind_of(folder) != "organisation":
+        print(
+            f"good for {plural(days, 'day')}; the file is a secret, send it to {name} on a way that you trust:",
+            file=sys.stderr,
+        )
+    print(f"fednlp join {typed}")
 
 
 @app.command("remove")

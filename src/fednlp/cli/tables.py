@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
@@ -23,14 +25,32 @@ _LONGEST_NAME = 32
 
 
 def show(output: RichConsole, table: Table) -> None:
-    """Print a table: as wide as the terminal; into a pipe as wide as it is, without blanks at the ends of lines."""
+    """Print a table, whose texts may come from files and sites.
+
+    On a terminal it is as wide as that; into a pipe as wide as it is, without blanks at the ends of lines.
+    """
     if output.is_terminal:
-        output.print(table)
+        output.print(_Harmless(table))
         return
     text = io.StringIO()
     RichConsole(file=text, width=100_000, color_system=None).print(table)
-    for line in text.getvalue().splitlines():
-        output.print(line.rstrip(), markup=False, highlight=False, soft_wrap=True)
+    for line in text.getvalue().split("\n")[:-1]:
+        output.print(clean(line.rstrip()), markup=False, highlight=False, soft_wrap=True)
+
+
+class _Harmless:
+    """A table whose texts move no cursor and set no title of a window.
+
+    Args:
+        table: To be shown.
+    """
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+
+    def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
+        for text, style, control in console.render(self._table, options):
+            yield Segment(text if text == "\n" else clean(text), style, control)
 
 
 def show_profile(folder: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from fednlp.config.experiment_paths import plain_name
 from fednlp.config.renamed import RENAMED
+from fednlp.formatting.safe_text import clean_lines
 
 _OTHER_NAMES = dict.fromkeys(("steps", "local_steps", "num_local_steps"), "max_steps")
 """What a key is called elsewhere, and here."""
@@ -22,7 +23,8 @@ _NAMING = ("name", "name_or_path", "method", "protocol", "rule", "optimizer", "d
 
 
 def report(where: str, problems: list[str]) -> str:
-    """Return one line for one mistake, and a list for several."""
+    """Return one line for one mistake, and a list for several, harmless for a terminal."""
+    problems = list(map(clean_lines, problems))
     if len(problems) == 1:
         return f"{where}: {problems[0]}"
     return "\n".join([f"{where}: {len(problems)} mistakes", *(f"  - {problem}" for problem in problems)])

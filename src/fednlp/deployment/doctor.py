@@ -20,7 +20,7 @@ from fednlp.deployment.homes import joined_folder
 from fednlp.deployment.invitations import invitation_certificate
 from fednlp.deployment.machine import machine_memory
 from fednlp.deployment.names import server_address
-from fednlp.deployment.tokens import JoinToken
+from fednlp.deployment.tokens import JoinToken, token_text
 from fednlp.disk import home
 from fednlp.errors import RunError
 from fednlp.hubs.cache import cache_dir
@@ -54,11 +54,13 @@ def target_of(text: str) -> Target:
     A join token is not used up: what it gives is shown to the server, and nobody enrols.
 
     Args:
-        text: A join token, ``host:port``, or the name or folder of a federation that was joined.
+        text: A join token, its file, ``-`` for standard input, ``host:port``, or the name or folder of a federation
+            that was joined.
 
     Raises:
         FednlpError: It is none of these.
     """
+    text = token_text(text)
     if text.startswith("fednlp") and text[6:7].isdigit():
         token = JoinToken.parse(text)
         key = new_key()

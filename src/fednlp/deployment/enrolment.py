@@ -7,6 +7,7 @@ an organisation (:mod:`fednlp.deployment.organisation`).
 """
 
 import json
+import shlex
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from fednlp.deployment.certificates import (
 )
 from fednlp.deployment.names import server_address, site_name
 from fednlp.deployment.sites import Register, Site
-from fednlp.deployment.tokens import JoinToken
+from fednlp.deployment.tokens import ENDING, JoinToken
 from fednlp.disk import regular, write_private
 from fednlp.errors import ConfigError, IdentityError, RunError
 
@@ -39,6 +40,8 @@ MOST_MESSAGE_BYTES = 16 * 1024
 FOLDER = "federation"
 """In the server's run directory: the authority, the register of sites, and what arrived from them."""
 _SERVER_FILE = "server.json"
+_TOKENS = "tokens"
+"""In that folder: the tokens, in a file each."""
 Kind = Literal["tokens", "organisation", "balancer"]
 """How sites show who they are: by TLS with the federation's certificates or with an organisation's, or by a proof."""
 _OPTIONS: dict[Kind, str] = {
@@ -272,12 +275,15 @@ def invite(folder: Path, name: str, days: float = 7, now: Clock = time.time) -> 
     return JoinToken(site_name(name), address, authority, secret, expires)
 
 
-def typed_by(folder: Path, name: str) -> str:
-    """Let a site take part, and return what it types after ``fednlp join``: a token, or how it reaches the server.
+def typed_by(folder: Path, name: str, days: float = 7) -> str:
+    """Let a site take part, and return what it types after ``fednlp join``: a token's file, or how to reach the server.
+
+    A token is a secret, which every user of a machine could read in its list of processes. So it lies in a file.
 
     Args:
         folder: The federation's folder.
         name: The site's name, as an organisation's certificate says it.
+        days: How long the token is good.
 
     Raises:
         IdentityError: The name is not valid.
@@ -285,6 +291,9 @@ def typed_by(folder: Path, name: str) -> str:
     """
     kind = kind_of(folder)
     if kind != "organisation":
-        return f"{invite(folder, name)}{' --behind-proxy' if kind == 'balancer' else ''}"
+        token = invite(folder, name, days)
+        path = folder / _TOKENS / f"{token.site}{ENDING}"
+        write_private(path, f"{token}\n".encode(), REMEDY)
+        return f"{shlex.quote(str(path))}{' --behind-proxy' if kind == 'balancer' else ''}"
     site = Register(folder).expect(name)
     return f"{stored_address(folder)} --ca CA.pem --cert {site.name}.pem --key {site.name}.key"

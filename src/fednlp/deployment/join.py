@@ -11,6 +11,7 @@ from typing import Any
 
 from fednlp.deployment.access import (
     IDENTITY,
+    REMEDY,
     Access,
     Balancer,
     access_of,
@@ -34,8 +35,8 @@ from fednlp.deployment.policy import SitePolicy, load_policy
 from fednlp.deployment.renewal import keep_renewed, renew_if_due
 from fednlp.deployment.site import Site
 from fednlp.deployment.site_template import write_template
-from fednlp.deployment.tokens import JoinToken
-from fednlp.disk import home, locked
+from fednlp.deployment.tokens import JoinToken, token_text
+from fednlp.disk import home, locked, private_folder
 from fednlp.errors import ConfigError, FednlpError, RunError
 from fednlp.simulation.components import Log
 
@@ -57,7 +58,8 @@ def enrolled_folder(
     """Return the folder of a federation; with a token, this site enrols in it first.
 
     Args:
-        target: A join token, the name that an earlier join has printed, or with ``files`` the server's address.
+        target: A join token, its file, ``-`` for standard input, the name that an earlier join has printed, or with
+            ``files`` the server's address.
         log: Called with what happens.
         root: Of all federations; :func:`fednlp.disk.home` if left out.
         files: Certificates of an organisation, in place of a token.
@@ -66,7 +68,7 @@ def enrolled_folder(
     Raises:
         FednlpError: The token is not valid, the server is not there or refuses, or there is no such federation.
     """
-    root = home() if root is None else root
+    root, target = home() if root is None else root, token_text(target)
     if not target.strip():
         raise ConfigError("no join token arrived: type the whole line that the server printed")
     if files is not None and balancer is not None:
@@ -85,8 +87,7 @@ def enrolled_folder(
 
 def _redeemed_folder(token: JoinToken, root: Path, log: Log, balancer: Balancer | None) -> Path:
     """Enrol with a token, unless this site has done so with the same one before."""
-    folder = root / f"{token.federation[:8]}-{token.site}"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = _own(root / f"{token.federation[:8]}-{token.site}")
     identity = SiteIdentity(folder / IDENTITY)
     member = identity.membership
     known = stored_balancer(folder)
@@ -110,6 +111,13 @@ def _redeemed_folder(token: JoinToken, root: Path, log: Log, balancer: Balancer 
     return folder
 
 
+def _own(folder: Path) -> Path:
+    """Return the folder of a federation, made if missing, which its owner alone can enter, whatever the umask."""
+    private_folder(folder, REMEDY)
+    folder.chmod(0o700)
+    return folder
+
+
 def _organisation_folder(target: str, files: Files, root: Path, log: Log) -> Path:
     """Store how this site reaches a server with an organisation's certificates."""
     address = server_address(target)
@@ -121,7 +129,7 @@ def _organisation_folder(target: str, files: Files, root: Path, log: Log) -> Pat
     folder = root / f"{re.sub('[^0-9A-Za-z.]+', '-', address).strip('-')}-{files.site()}"
     if not has_joined(folder):
         log(f"this site is {files.site()}, by its certificate; from now on: fednlp join {folder.name}")
-    folder.mkdir(parents=True, exist_ok=True)
+    _own(folder)
     store_organisation(folder, address, files)
     return folder
 

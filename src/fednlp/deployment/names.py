@@ -13,6 +13,20 @@ _ADDRESS = re.compile(
     r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z](?:[0-9A-Za-z._-]*[0-9A-Za-z])?):([1-9][0-9]{0,4})"
 )
 _PUNCTUATION = "._-"
+_TOGETHER = (
+    {"LATIN", "CJK", "IDEOGRAPHIC", "HIRAGANA", "KATAKANA", "KATAKANA-HIRAGANA"},
+    {"LATIN", "CJK", "IDEOGRAPHIC", "HANGUL"},
+    {"LATIN", "CJK", "IDEOGRAPHIC", "BOPOMOFO"},
+)
+"""Scripts that are written together, by Unicode's names (UTS 39, "highly restrictive")."""
+_INVISIBLE = re.compile(
+    r"[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u3164\ufe00-\ufe0f\U000e0100-\U000e01ef]"
+)
+"""Marks and letters that show nothing."""
+_LIKE_LATIN = str.maketrans("аеорсухіјѕһԁԛԝѵӏαονρυχι", "aeopcyxijshdqwvlaovpuxi")
+"""Small letters of other scripts that look like Latin ones."""
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+"""Names that no file can have on Windows."""
 _BROKERS = {"mqtt://": 1883, "mqtts://": 8883}
 """How the addresses of MQTT brokers begin, and their usual ports; ``mqtts`` has TLS to the broker as well."""
 
@@ -21,8 +35,8 @@ def site_name(text: str) -> str:
     """Return a site's name in Unicode's composed form (NFC), after checking it.
 
     Raises:
-        IdentityError: It is empty, too long, begins with punctuation, or has a character that is no letter of any
-            script, no digit and none of ``._-``.
+        IdentityError: It is empty, too long, begins with punctuation, ends with a dot, has a character that is no
+            letter of any script, no digit and none of ``._-``, mixes scripts, or cannot name a file.
 
     >>> site_name("Charité-2")
     'Charité-2'
@@ -40,7 +54,36 @@ def site_name(text: str) -> str:
         raise IdentityError(
             f"{clean(name)!r} cannot name a site: use letters, digits and '._-', and begin with a letter or a digit"
         )
+    if _DEVICE.fullmatch(name) or name[-1] == ".":
+        raise IdentityError(f"{name!r} cannot name a site: no file can have this name on Windows")
+    scripts = {unicodedata.name(c, "?").split()[0] for c in name if c.isalpha()}
+    mixed = len(scripts) > 1 and not any(scripts <= together for together in _TOGETHER)
+    if mixed or unicodedata.normalize("NFKC", name) != name or _INVISIBLE.search(name):
+        raise IdentityError(
+            f"{name!r} ({name!a}) cannot name a site: it can be taken for another name; use the plain letters of one "
+            "script"
+        )
     return name
+
+
+def lookalike(name: str) -> str:
+    """Return what a name is compared by, so that two names that people do not tell apart are one.
+
+    >>> lookalike("ОСА") == lookalike("oca")  # the first is in Cyrillic letters
+    True
+    """
+    return name.casefold().translate(_LIKE_LATIN)
+
+
+def stored_name(text: str) -> str:
+    """Return a site's name from a file, after checking that it has no character that no name can have.
+
+    Raises:
+        ValueError: It has one.
+    """
+    if not 0 < len(text) <= LONGEST_NAME or not all(map(_may_stand, text)):
+        raise ValueError("it can name no site")
+    return text
 
 
 def _may_stand(character: str) -> bool:

@@ -4,10 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from fednlp.checked_json import damaged
 from fednlp.deployment.ca import REMEDY
+from fednlp.deployment.names import stored_name
 from fednlp.disk import locked, private_folder, regular, write_private
 
 State = Literal["invited", "enrolled", "removed"]
@@ -38,7 +39,7 @@ class Certificate(_Strict):
 class Entry(_Strict):
     """A site; its number is its place in the list, and no entry is ever taken out."""
 
-    name: str
+    name: Annotated[str, AfterValidator(stored_name)]
     state: State
     since: float
     invitation: Invitation | None = None

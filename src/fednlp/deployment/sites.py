@@ -23,7 +23,7 @@ from fednlp.deployment.certificates import (
     public_key,
 )
 from fednlp.deployment.invitations import SECRET_BYTES, invitation_root
-from fednlp.deployment.names import site_name
+from fednlp.deployment.names import lookalike, site_name
 from fednlp.deployment.register_file import Certificate, Entry, File, Invitation, RegisterFile, State
 from fednlp.deployment.tokens import ASK_AGAIN, date_text
 from fednlp.errors import IdentityError
@@ -258,9 +258,10 @@ class Register:
         for entry in file.sites:
             if entry.name == name:
                 return entry
-            if entry.name.casefold() == name.casefold():
+            if lookalike(entry.name) == lookalike(name):
                 raise IdentityError(
-                    f"there is a site {entry.name} already: two names must differ in more than case"
+                    f"there is a site {entry.name} already, which {name} can be taken for: two names must differ in "
+                    "more than case and script"
                 )
         file.sites.append(entry := Entry(name=name, state="invited", since=self._now()))
         return entry

@@ -17,17 +17,20 @@ trustworthy as the way on which it came.
 import base64
 import binascii
 import re
+import sys
 import zlib
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from hashlib import sha256
+from pathlib import Path
 
 from cryptography import x509
 
 from fednlp.deployment.certificates import DAMAGED, certificate_pem, is_issued_by, load_certificate
 from fednlp.deployment.invitations import SECRET_BYTES
 from fednlp.deployment.names import server_address, site_name
+from fednlp.disk import regular
 from fednlp.errors import IdentityError
 
 VERSION = "1"
@@ -36,6 +39,8 @@ SKEW = 2 * 24 * 3600
 _LONGEST = 4096
 _LATEST = 1 << 40
 _TEXT = re.compile(r"fednlp([0-9]{1,4}):([0-9A-Za-z_-]*)")
+ENDING = ".token"
+"""Of a file that holds a token."""
 ASK_AGAIN = "ask who runs the server for a new join token (fednlp sites invite)"
 
 
@@ -141,6 +146,29 @@ class JoinToken:
             raise IdentityError(
                 f"the join token for {self.site} expired on {date_text(self.expires)}: {ASK_AGAIN}"
             )
+
+
+def token_text(target: str) -> str:
+    """Return the token that a user has named: by ``-`` for standard input, by its file, or by typing it.
+
+    Args:
+        target: What else it may be, such as the name of a federation, is returned as it is.
+
+    Raises:
+        IdentityError: It is named like a file of a token, and there is none.
+    """
+    if target == "-":
+        return sys.stdin.readline().strip()
+    try:
+        path = regular(Path(target))
+    except (OSError, ValueError):
+        if target.endswith(ENDING):
+            raise IdentityError(f"there is no file {target}: name the one that the server wrote") from None
+        return target
+    if path.is_dir():
+        return target
+    with path.open("rb") as file:
+        return file.read(_LONGEST + 1).decode("ascii", "replace").strip()
 
 
 def date_text(seconds: float) -> str:
