@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednlp.deployment import gathering
+from fednlp.deployment import gathering, waiting
 from fednlp.deployment.gathering import Gathering
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.message_types import Call, Reply
@@ -135,7 +135,7 @@ def test_whatever_is_refused_and_stopped_no_call_is_answered_twice(
 
 
 def test_a_line_says_who_is_missing_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "TOLD", 0.0)
+    monkeypatch.setattr(waiting, "TOLD", 1e-9)
     lines: list[str] = []
     with pytest.raises(Stopped):
         gather(tmp_path, [Site(0), Site(1, "no"), Site(2)], lines.append, stop_after=9, site2="invited")
@@ -145,15 +145,13 @@ def test_a_line_says_who_is_missing_and_what_to_do(tmp_path: Path, monkeypatch: 
     )
 
 
-def test_sites_that_are_at_work_need_not_join(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gathering, "TOLD", 0.0)
+def test_of_sites_that_are_at_work_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(waiting, "TOLD", 1e-9)
     monkeypatch.setattr(Hub, "connected", lambda hub: {0: None})
     lines: list[str] = []
     with pytest.raises(Stopped):
         gather(tmp_path, [Site(0)], lines.append, stop_after=9)
-    assert lines[-1].startswith(
-        "waiting for site0 (at work): until they answer, or go on without a site by: "
-    )
+    assert not lines
 
 
 def test_an_answer_that_is_none_is_a_refusal(tmp_path: Path) -> None:

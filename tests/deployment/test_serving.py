@@ -23,6 +23,7 @@ from fednlp.deployment.shards import Shards
 from fednlp.deployment.sites import Register
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 from fednlp.simulation.callback import NullCallback
+from fednlp.simulation.run_dir import RunDir
 
 from .at_once import SitesAtOnce
 from .test_federation import OneAtATime, allows, quiet, rounds
@@ -249,3 +250,50 @@ def test_a_name_twice_and_a_port_that_is_taken(
     with pytest.raises(ConfigError, match="no site is invited"):
         start([], Listening("127.0.0.1:0"))
     assert (tmp_path / "server").is_dir(), "a folder that was there stays"
+
+
+@pytest.mark.parametrize(
+    ("sites", "where", "change", "said"),
+    [
+        (["nord", "Nord"], {}, {}, "--sites names nord and Nord, which can be taken for each other"),
+        (["nord", "a b"], {}, {}, "'a b' cannot name a site"),
+        (["nord"], {"address": "localhost"}, {}, "'localhost' is no address"),
+        (["nord"], {}, {"test_path": "nofile.csv"}, "nofile.csv"),
+    ],
+)
+def test_mistakes_are_found_before_a_site_is_invited(
+    sites: list[str], where: dict[str, str], change: dict[str, str], said: str, shards: Shards, tmp_path: Path
+) -> None:
+    typed: dict[str, str] = {}
+    data = shards.experiment.data.model_copy(update=change)
+    experiment, callback = shards.experiment.model_copy(update={"data": data}), Lines()
+    listening_at = Listening("127.0.0.1:0", where.get("address"))
+    with pytest.raises(FednlpError, match=said):
+        serve(experiment, tmp_path / "server", sites, listening_at, callback, typed.__setitem__)
+    assert not typed
+    assert not any("listening" in line for line in callback.lines)
+    assert not (tmp_path / "server").exists()
+
+
+def test_settings_may_change_until_a_site_has_joined(shards: Shards, tmp_path: Path) -> None:
+    """Tokens that were sent stay good: nothing was done under the settings before."""
+    typed: dict[str, str] = {}
+
+    def look() -> None:
+        raise Asleep
+
+    def start(experiment: Experiment, sites: list[str]) -> None:
+        out, where = tmp_path / "server", Listening("127.0.0.1:0", "localhost:9")
+        with pytest.raises(Asleep):
+            serve(experiment, out, sites, where, Lines(), typed.__setitem__, lambda: None, look)
+
+    start(shards.experiment, ["nord"])
+    token = Path(typed["nord"]).read_text()
+    start(shards.experiment.model_copy(update={"num_rounds": 9}), [])
+    assert RunDir(tmp_path / "server").experiment().num_rounds == 9
+    assert Path(typed["nord"]).read_text() == token
+    (federation_folder(tmp_path / "server") / "inbox" / "0.0.setup.json").touch()
+    with pytest.raises(RunError, match="is a federation of other settings"):
+        serve(
+            shards.experiment, tmp_path / "server", [], Listening("127.0.0.1:0"), Lines(), typed.__setitem__
+        )

@@ -63,7 +63,13 @@ def serve(
     sites: Annotated[
         str, typer.Option(help="Names of the sites to invite, with commas between, or how many.")
     ] = "",
-    listen: Annotated[str, typer.Option(help="host:port to listen at.")] = "0.0.0.0:8443",
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            help="host:port to listen at, such as 127.0.0.1:8443; if left out, all interfaces, and the port of "
+            "--address or 8443."
+        ),
+    ] = None,
     address: Annotated[
         str | None, typer.Option(help="host:port as the sites reach this server, if it is another.")
     ] = None,
@@ -85,6 +91,7 @@ def serve(
     from fednlp.deployment.serve import serve as serve_federation
 
     settings = config.load(experiment, changes or [])
+    listen = listen or _listened_at(address, behind_proxy)
     hosts = tuple({one.rpartition(":")[0] for one in (listen, address) if one} - {"0.0.0.0", "[::]", ""})
     with Console(again=f"go on with: {_same_command()}") as console:
         where = Listening(listen, address, hosts, _files(ca, cert, key), behind_proxy, broker)
@@ -171,6 +178,21 @@ def rehearse(
     settings = config.load(experiment, changes or [])
     with Console(again=f"go on with: {_same_command()}") as console:
         rehearse_federation(settings, out, console, page)
+
+
+def _listened_at(address: str | None, behind_proxy: bool) -> str:
+    """Return where a server listens that is reached at an address.
+
+    A load balancer has a port of its own.
+
+    >>> _listened_at("fl.example.org:18443", False), _listened_at(None, False), _listened_at("fl.example.org:443", True)
+    ('0.0.0.0:18443', '0.0.0.0:8443', '0.0.0.0:8443')
+    """
+    from fednlp.deployment.names import server_address
+
+    if address is None or behind_proxy:
+        return "0.0.0.0:8443"
+    return f"0.0.0.0:{server_address(address).rpartition(':')[2]}"
 
 
 def _log(line: str) -> None:

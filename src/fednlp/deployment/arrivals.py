@@ -16,7 +16,7 @@ from fednlp.deployment.inbox import round_of
 from fednlp.deployment.publishing import Offer
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.site_requests import call_id
-from fednlp.deployment.waiting import LOOK, TOLD, Patience
+from fednlp.deployment.waiting import LOOK, Patience, Reminders
 from fednlp.disk import sync_folder, writing
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
@@ -194,7 +194,8 @@ class Arrivals:
 
     def _arrived(self) -> int:
         """Return the client whose reply is stored next, or an error in its place."""
-        begun = told = time.monotonic()
+        begun = time.monotonic()
+        reminders = Reminders(begun)
         names: Mapping[str, int] = {name: client for client, (name, _) in self._opened.items()}
         self._give_up(begun)
         while True:
@@ -205,8 +206,7 @@ class Arrivals:
                 continue
             now = time.monotonic()
             self._give_up(now)
-            if now - told >= TOLD:
-                told = now
+            if reminders.due(now):
                 self.patience.on_waiting(sorted(names.values()), now - begun)
 
     def _give_up(self, now: float) -> None:

@@ -29,11 +29,12 @@ from fednlp.deployment.waiting import Patience
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.client import TrainRequest
+from fednlp.formatting.units import human_seconds
 from fednlp.models.resolve import resolve_model
 from fednlp.partition.embed import ENCODER
 from fednlp.runtime.messages import ClientSumsRequest
 from fednlp.simulation.callback import Callback
-from fednlp.simulation.components import RunComponents
+from fednlp.simulation.components import Log, RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.rounds import FederatedTraining
@@ -54,6 +55,7 @@ class Federation:
         callback: Reports progress.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the run.
         on_open: Told of the run when it is about to begin.
+        components: From :func:`components_before_sites`; made by :meth:`run` if left out.
     """
 
     def __init__(
@@ -64,7 +66,9 @@ class Federation:
         callback: Callback,
         on_look: Callable[[], None] = lambda: None,
         on_open: Callable[[OpenRun], None] = lambda run: None,
+        components: RunComponents | None = None,
     ) -> None:
+        self._components = components
         self.on_look, self.on_open = on_look, on_open
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
@@ -89,7 +93,7 @@ class Federation:
             folder = directory.folder / FOLDER
             self.experiment = agree(directory, folder, self.hub, self.members, self._refuse_removed, log)
         experiment = self.experiment
-        components = server_components(experiment, log)
+        components = self._components or server_components(experiment, log)
         model = start_model(experiment, components.source, components.task)
         start = start_fingerprints(experiment, model, components.tokenizer)
         if directory.partition.is_file():
@@ -240,17 +244,20 @@ class Federation:
         return f"fednlp sites remove {self.directory.folder}"
 
     def _waiting(self, clients: Sequence[int], seconds: float) -> None:
-        """Say who is missing, and what would let the round go on."""
+        """Say who is missing, unless they are at work, and what would let the round go on."""
         connected, wait = self.hub.connected(), self.experiment.rounds.wait
         names = [
-            f"{member.name} ({'at work' if member.client in connected else 'not connected'})"
+            f"{member.name} (not connected)"
             for member in self.members()
-            if member.client in clients
+            if member.client in clients and member.client not in connected
         ]
+        if not names:
+            return
+        until = "it answers" if len(names) == 1 else "they answer"
         over = "" if wait is None else f", or {wait:g} s are over (rounds.wait)"
         self.callback.log(
-            f"waiting for {', '.join(names)} for {seconds:.0f} s: until they answer{over}; go on without a site by: "
-            f"{self._removal} NAME"
+            f"waiting for {', '.join(names)} for {human_seconds(seconds)}: until {until}{over}; go on without a site "
+            f"by: {self._removal} NAME"
         )
 
     def _secure_sessions(self, engine: Sites) -> SecureSessions:
@@ -278,6 +285,18 @@ class Federation:
     def _dropped_out(self, client: int, reason: str) -> None:
         name = next(member.name for member in self.members() if member.client == client)
         self.callback.log(f"{name} drops out of the secure sum: {reason}")
+
+
+def components_before_sites(directory: RunDir, log: Log) -> RunComponents | None:
+    """Return what the server has of an experiment, so that a mistake in it is found before any site is invited.
+
+    None where the sites have to tell the names of their labels first, and for a run that is finished.
+
+    Raises:
+        FednlpError: As :func:`fednlp.deployment.components.server_components`.
+    """
+    experiment = directory.experiment()
+    return None if directory.finished or lacks_labels(experiment) else server_components(experiment, log)
 
 
 def counted_rounds(lines: Sequence[Mapping[str, Any]]) -> dict[int, int]:

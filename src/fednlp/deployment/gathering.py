@@ -12,7 +12,7 @@ from fednlp.deployment.hub import Hub
 from fednlp.deployment.message_types import Call, ObjectRef
 from fednlp.deployment.round_log import attempt_name
 from fednlp.deployment.setup import Again, Ready, Setup, read_ready, setup_attempt
-from fednlp.deployment.waiting import LOOK, TOLD
+from fednlp.deployment.waiting import LOOK, Reminders
 from fednlp.errors import RunError
 from fednlp.partition import Partition
 from fednlp.simulation.components import Log
@@ -91,7 +91,7 @@ class Gathering:
         Args:
             on_look: Called about once a second; an error that it raises ends the waiting.
         """
-        told = time.monotonic()
+        reminders = Reminders(time.monotonic())
         while True:
             on_look()
             members = [member for member in self.members() if member.state != "removed"]
@@ -100,9 +100,8 @@ class Gathering:
             if members and not missing:
                 return sites_partition(self.ready, [member.name for member in self.members()])
             self.look(missing, f" ({{}} of {len(members)})")
-            if self.hub.take(LOOK) is None and time.monotonic() - told >= TOLD:
-                told = time.monotonic()
-                self.log(self._waiting(missing))
+            if self.hub.take(LOOK) is None and reminders.due(time.monotonic()):
+                self._say_awaited(missing)
 
     def look(self, missing: Sequence[Member], so_far: str = "") -> None:
         """Ask sites that were not asked yet, and take note of what has arrived.
@@ -179,8 +178,8 @@ class Gathering:
             remedy = f"it was asked {_MOST_SETUPS:,} times, and is asked no more: {self.removal} {name}"
         self.log(f"site {name} does not take part: {reason}; {remedy}")
 
-    def _waiting(self, missing: Sequence[Member]) -> str:
-        """Return the line that says who is missing, and what would let the run begin."""
+    def _say_awaited(self, missing: Sequence[Member]) -> None:
+        """Say who is missing and not at work, and what would let the run begin."""
         connected = self.hub.connected()
         names = []
         for member in missing:
@@ -189,11 +188,14 @@ class Gathering:
             elif member.client in self._refused:
                 state = "has refused"
             else:
-                state = "at work" if member.client in connected else "not connected"
+                if member.client in connected:
+                    continue
+                state = "not connected"
             names.append(f"{member.name} ({state})")
-        idle = any(one.client not in connected or one.client in self._refused for one in missing)
-        until = "join there" if idle else "until they answer"
-        return f"waiting for {', '.join(names)}: {until}, or go on without a site by: {self.removal} NAME"
+        if names:
+            self.log(
+                f"waiting for {', '.join(names)}: join there, or go on without a site by: {self.removal} NAME"
+            )
 
 
 def sites_partition(ready: Mapping[int, Ready], names: Sequence[str]) -> Partition:

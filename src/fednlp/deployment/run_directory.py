@@ -10,6 +10,7 @@ from fednlp.config import Experiment
 from fednlp.deployment.enrolment import FOLDER
 from fednlp.deployment.label_agreement import with_agreed
 from fednlp.deployment.servable import require_servable
+from fednlp.deployment.sites import Register
 from fednlp.disk import atomic, regular, write_private
 from fednlp.errors import RunError
 from fednlp.simulation.new_run_dir import create
@@ -37,7 +38,9 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     changed = config.differences(
         *(with_agreed(one, out / FOLDER) for one in (directory.experiment(), experiment))
     )
-    if changed:
+    if changed and _untouched(directory):  # an earlier start came to nothing
+        directory.write_experiment(with_precision(experiment))
+    elif changed:
         raise RunError(
             f"{out} is a federation of other settings ({'; '.join(changed[:5])}): start it with these, or choose "
             "another --out"
@@ -47,6 +50,17 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     with saving(out):
         (out / FOLDER).mkdir(mode=0o700, exist_ok=True)
     return directory
+
+
+def _untouched(directory: RunDir) -> bool:
+    """Return whether no site has joined and nothing was trained: its settings bind nobody yet."""
+    folder = directory.folder / FOLDER
+    begun = directory.partition.is_file() or directory.state.is_file() or any(folder.glob("inbox/*"))
+    return (
+        folder.is_dir()
+        and not begun
+        and all(site.certificate_expires is None for site in Register(folder).sites())
+    )
 
 
 def run_name(directory: RunDir) -> str:

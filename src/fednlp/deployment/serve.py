@@ -20,12 +20,12 @@ from fednlp.deployment.enrolment import (
     store_address,
     typed_by,
 )
-from fednlp.deployment.federation import Federation
+from fednlp.deployment.federation import Federation, components_before_sites
 from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links import PeerIdentity, Running, Session, Wake
 from fednlp.deployment.links.grpc.server import serve as listen_with
-from fednlp.deployment.names import broker_scheme, server_address
+from fednlp.deployment.names import broker_scheme, host_and_port, lookalike, server_address, site_name
 from fednlp.deployment.organisation import Files, OrganisationAdmission
 from fednlp.deployment.proofs import Challenges
 from fednlp.deployment.run_directory import open_directory, run_name
@@ -35,6 +35,8 @@ from fednlp.errors import ConfigError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 
+_ANYWHERE = ("0.0.0.0", "::", "")
+"""What is listened at that is all addresses of this machine."""
 DISK_THREADS = 2
 """Threads in which a server writes to its disk."""
 
@@ -96,6 +98,7 @@ def serve(
     """
     _require_distinct(sites)
     _require_fit(experiment, where)
+    host_and_port(where.listen, "--listen")
     with ExitStack() as undo:
         if not out.exists():  # of a start that comes to nothing, nothing is left
             undo.callback(shutil.rmtree, out, ignore_errors=True)
@@ -103,6 +106,7 @@ def serve(
         folder = directory.folder / FOLDER
         require_same_kind(folder, where.kind)
         with directory.alone(), _shown(page, out, callback.log):
+            components = components_before_sites(directory, callback.log)
             admission = _admission(folder, where, callback.log)
             disk = ThreadPoolExecutor(DISK_THREADS, "fednlp-disk")
             hub = Hub(folder, run_name(directory), background_of(disk))
@@ -115,7 +119,7 @@ def serve(
                 members = admission.register.sites
                 with StatusWriter(directory, hub, members, callback.log) as status:
                     seen = status.watched(callback)
-                    return Federation(directory, hub, members, seen, on_look, status.opened).run()
+                    return Federation(directory, hub, members, seen, on_look, status.opened, components).run()
             finally:
                 try:
                     if hub.ended is not None:  # else the sites wait for this server to come back
@@ -168,9 +172,23 @@ def _shown(page: str | None, out: Path, log: Callable[[str], None]) -> AbstractC
 
 
 def _require_distinct(sites: Sequence[str]) -> None:
-    twice = next((name for place, name in enumerate(sites) if name in sites[:place]), None)
-    if twice is not None:
-        raise ConfigError(f"--sites names {twice} twice: give each site a name of its own")
+    """Check that names can name sites, and that people can tell them apart.
+
+    Raises:
+        ConfigError: Two are the same, or can be taken for each other.
+        IdentityError: One can name no site.
+    """
+    known: dict[str, str] = {}
+    for name in map(site_name, sites):
+        before = known.get(lookalike(name))
+        known[lookalike(name)] = name
+        if before == name:
+            raise ConfigError(f"--sites names {name} twice: give each site a name of its own")
+        if before is not None:
+            raise ConfigError(
+                f"--sites names {before} and {name}, which can be taken for each other: two names must differ in more "
+                "than case and script"
+            )
 
 
 def _require_fit(experiment: Experiment, where: Listening) -> None:
@@ -180,6 +198,8 @@ def _require_fit(experiment: Experiment, where: Listening) -> None:
         ConfigError: It breaks the experiment's secure aggregation, or an organisation's certificates; or the broker's
             address is none.
     """
+    if where.address is not None:
+        server_address(where.address)
     if where.broker is not None and not broker_scheme(where.broker):
         raise ConfigError(
             f"--broker {where.broker} does not say how: type mqtts://host:port, or mqtt://host:port for a broker "
@@ -234,11 +254,13 @@ def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback
         credentials = server_credentials(admission.material)
     running = listen_with(where.listen, credentials, session, enrol, log=callback.log, challenges=challenges)
     address = where.address or _reached(where.listen, running.port)
-    callback.log(f"listening at {where.listen.rpartition(':')[0]}:{running.port}; sites dial {address}")
+    host = where.listen.rpartition(":")[0]
+    everywhere = ", which is every network that this machine is in" if host.strip("[]") in _ANYWHERE else ""
+    callback.log(f"listening at {host}:{running.port}{everywhere}; sites dial {address}")
     return running, address
 
 
 def _reached(listen: str, port: int) -> str:
     """Return the address that sites are told: this machine's name, unless the server listens at one address alone."""
     host = listen.rpartition(":")[0].strip("[]")
-    return f"{socket.getfqdn() if host in ('0.0.0.0', '::', '') else host}:{port}"
+    return f"{socket.getfqdn() if host in _ANYWHERE else host}:{port}"

@@ -11,7 +11,33 @@ from fednlp.deployment.inbox import client_of
 LOOK = 1.0
 """Seconds between two looks at who is missing."""
 TOLD = 10 * LOOK
-"""Seconds between two lines that say who is missing."""
+"""Seconds until a line says who is missing; each later one comes after twice the time."""
+MOST_BETWEEN = 300 * LOOK
+"""Seconds between two such lines at most."""
+
+
+class Reminders:
+    """When to say again who is missing: after 10, 20, 40 s and so on, and then every five minutes.
+
+    Args:
+        begun: When the waiting began, seconds.
+    """
+
+    def __init__(self, begun: float) -> None:
+        self._begun, self._next = begun, TOLD
+
+    def due(self, now: float) -> bool:
+        """Return whether it is time to say so; then it is not until the next time.
+
+        >>> reminders = Reminders(0.0)
+        >>> [second for second in range(1000) if reminders.due(second)]
+        [10, 20, 40, 80, 160, 320, 620, 920]
+        """
+        if (waited := now - self._begun) < self._next:
+            return False
+        while self._next <= waited:
+            self._next += min(self._next, MOST_BETWEEN)
+        return True
 
 
 class Mail(Protocol):
@@ -44,7 +70,8 @@ class Patience:
             awaited: The numbers of the calls; one is removed before its reply is yielded, so that those that are left
                 at the end are missing.
         """
-        begun = told = time.monotonic()
+        begun = time.monotonic()
+        reminders = Reminders(begun)
         while awaited:
             reply = mail.take(LOOK)
             now, gone = time.monotonic(), self.gone()
@@ -57,6 +84,5 @@ class Patience:
             missing = {client_of(call_id) for call_id in awaited}
             if late or missing <= {*gone}:
                 return
-            if now - told >= TOLD:
-                told = now
+            if reminders.due(now):
                 self.on_waiting(sorted(missing), now - begun)
