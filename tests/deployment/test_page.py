@@ -136,10 +136,28 @@ def test_the_last_event_arrives_although_the_server_ends(run: Path) -> None:
         assert not events.answer.readline()
 
 
-@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "HEAD", "OPTIONS", "TRACE"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "TRACE"])
 def test_only_reading_is_possible(port: int, method: str) -> None:
     answer, _ = ask(port, "/status.json", method)
-    assert (answer.status, answer.headers["allow"]) == (405, "GET")
+    assert (answer.status, answer.headers["allow"]) == (405, "GET, HEAD")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/page.css", "/status.json", "/rounds.json", "/metrics", "/events", "/x"]
+)
+def test_a_balancer_that_asks_for_the_head_gets_it(port: int, path: str) -> None:
+    """As GET answers, without the body; of events there is no end to wait for."""
+    answer, text = ask(port, path, "HEAD")
+    assert (answer.status, text) == (404 if path == "/x" else 200, b"" if isinstance(text, bytes) else "")
+
+
+def test_a_proxy_serves_the_page_under_its_own_name(run: Path) -> None:
+    with server.PageServer(run, "127.0.0.1:0", lambda text: None, ["Status.Example.org"]) as page:
+        port = int(page.url.rsplit(":", 1)[1].strip("/"))
+        assert [ask(port, "/", Host=host)[0].status for host in ("status.example.org", "example.org")] == [
+            200,
+            421,
+        ]
 
 
 @pytest.mark.parametrize(

@@ -82,6 +82,10 @@ def serve(
     key: _KEY = None,
     behind_proxy: _PROXY = False,
     page: _PAGE = None,
+    page_hosts: Annotated[
+        list[str] | None,
+        typer.Option("--page-host", help="Name under which a proxy serves the page; may be repeated."),
+    ] = None,
     changes: Changes = None,
 ) -> None:
     """Serve a federation: print a line for each site to type, wait for the sites, and run the rounds."""
@@ -95,7 +99,9 @@ def serve(
     hosts = tuple({one.rpartition(":")[0] for one in (listen, address) if one} - {"0.0.0.0", "[::]", ""})
     with Console(again=f"go on with: {_same_command()}") as console:
         where = Listening(listen, address, hosts, _files(ca, cert, key), behind_proxy, broker)
-        serve_federation(settings, out, _names(sites), where, console, _show_token, page=page)
+        serve_federation(
+            settings, out, _names(sites), where, console, _show_token, page=page, page_hosts=page_hosts or ()
+        )
 
 
 def join(

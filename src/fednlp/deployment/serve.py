@@ -79,6 +79,7 @@ def serve(
     on_listening: Callable[[], None] = lambda: None,
     on_look: Callable[[], None] = lambda: None,
     page: str | None = None,
+    page_hosts: Sequence[str] = (),
 ) -> RunDir:
     """Run a federation, or go on with one that was stopped.
 
@@ -92,6 +93,7 @@ def serve(
         on_listening: Called once the server listens, and new sites are invited.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the server.
         page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
+        page_hosts: Names under which a proxy serves the page.
 
     Raises:
         FednlpError: The settings do not allow it, or too few sites came through; the rounds before are saved.
@@ -105,7 +107,7 @@ def serve(
         directory = open_directory(experiment.resolved(), out)
         folder = directory.folder / FOLDER
         require_same_kind(folder, where.kind)
-        with directory.alone(), _shown(page, out, callback.log):
+        with directory.alone(), _shown(page, page_hosts, out, callback.log):
             components = components_before_sites(directory, callback.log)
             admission = _admission(folder, where, callback.log)
             disk = ThreadPoolExecutor(DISK_THREADS, "fednlp-disk")
@@ -162,13 +164,21 @@ def _invite(
         )
 
 
-def _shown(page: str | None, out: Path, log: Callable[[str], None]) -> AbstractContextManager[object]:
-    """Serve the page of a run for the time of a block; without an address there is none."""
+def _shown(
+    page: str | None, hosts: Sequence[str], out: Path, log: Callable[[str], None]
+) -> AbstractContextManager[object]:
+    """Serve the page of a run for the time of a block; without an address there is none.
+
+    Raises:
+        ConfigError: There are names for it, and no page.
+    """
     if page is None:
+        if hosts:
+            raise ConfigError("--page-host names a page: say where it is served with --page")
         return nullcontext()
     from fednlp.deployment.page.server import PageServer
 
-    return PageServer(out, page, log)
+    return PageServer(out, page, log, hosts)
 
 
 def _require_distinct(sites: Sequence[str]) -> None:

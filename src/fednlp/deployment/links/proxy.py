@@ -7,6 +7,8 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 CUTS = 3
 """Connections in a row of the same length that are no chance."""
 _SHORTEST, _SPREAD = 3.0, 0.1
+_FEWEST = 1 << 16
+"""Bytes that are no chance: a limit of a proxy is rarely below."""
 
 
 def proxy_for(address: str) -> str | None:
@@ -16,6 +18,19 @@ def proxy_for(address: str) -> str | None:
     if not proxy or host in _LOOPBACK or proxy_bypass(host):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def cut_by_size(sent: Iterable[int]) -> bool:
+    """Return whether the last connections were all cut after as many bytes, as a proxy with a limit does.
+
+    Args:
+        sent: Bytes that each connection has sent, the last one at the end.
+
+    >>> cut_by_size([40, 1_100_000, 1_050_000, 1_100_000]), cut_by_size([1_100_000, 900, 1_100_000])
+    (True, False)
+    """
+    last = list(sent)[-CUTS:]
+    return len(last) == CUTS and min(last) >= _FEWEST and max(last) <= 2 * min(last)
 
 
 def cut_regularly(seconds: Iterable[float]) -> bool:

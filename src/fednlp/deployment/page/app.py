@@ -76,6 +76,8 @@ class Page:
 
     async def events(self, request: Request) -> Response:
         """Answer with events as they happen, until the server ends."""
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
         if self._streams >= MOST_STREAMS:
             text = f"{MOST_STREAMS} windows show this page already: close one.\n"
             return PlainTextResponse(text, 503, {"retry-after": "10"})

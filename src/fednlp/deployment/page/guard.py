@@ -25,7 +25,7 @@ _HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z._-]{1,253})(?::[0-9]{1,
 
 
 class Guard:
-    """Refuses other methods than GET, and hosts that another site's name may have been made to point at.
+    """Refuses other methods than GET and HEAD, and hosts that another site's name may have been made to point at.
 
     Args:
         app: The page.
@@ -50,11 +50,12 @@ class Guard:
     def _refusal(self, method: str, hosts: list[str]) -> PlainTextResponse | None:
         if len(hosts) != 1 or not is_right(hosts[0], self._names):
             text = (
-                "This page is not served under that name: open it by the address that fednlp serve printed.\n"
+                "This page is not served under that name: open it by the address that fednlp serve printed, or "
+                "give it the name (--page-host).\n"
             )
             return PlainTextResponse(text, 421)
-        if method != "GET":
-            return PlainTextResponse("This page can only be read: use GET.\n", 405, {"allow": "GET"})
+        if method not in ("GET", "HEAD"):
+            return PlainTextResponse("This page can only be read: use GET.\n", 405, {"allow": "GET, HEAD"})
         return None
 
 

@@ -2,7 +2,7 @@
 
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import closing
 from ipaddress import ip_address
 from pathlib import Path
@@ -42,13 +42,16 @@ class PageServer:
         run: The run directory.
         address: ``host:port``; port 0 for any that is free.
         log: Told where the page is, and of what is to be considered.
+        hosts: Names under which a proxy serves the page.
 
     Raises:
         RunError: The address cannot be listened at.
         ConfigError: It is no address.
     """
 
-    def __init__(self, run: Path, address: str, log: Callable[[str], None]) -> None:
+    def __init__(
+        self, run: Path, address: str, log: Callable[[str], None], hosts: Collection[str] = ()
+    ) -> None:
         self._over = threading.Event()
         host, port = _split(address)
         self._socket = _listen(host, port)
@@ -61,6 +64,7 @@ class PageServer:
                 "the scores: use 127.0.0.1 and ssh -L, or a proxy with a login"
             )
         names = {host, socket.gethostname(), socket.getfqdn()} if not is_loopback(host) else {host}
+        names.update(hosts)
         config = uvicorn.Config(
             Page(Feed(run), self._over).app(names),
             http=_Connection,

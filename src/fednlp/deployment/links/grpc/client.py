@@ -15,7 +15,7 @@ from fednlp.deployment.frames import MOST_FRAME
 from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
 from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, stream_metadata
-from fednlp.deployment.links.proxy import CUTS, cut_regularly, proxy_for
+from fednlp.deployment.links.proxy import CUTS, cut_by_size, cut_regularly, proxy_for
 from fednlp.deployment.links.streams import (
     GOODBYE,
     drive,
@@ -27,6 +27,7 @@ from fednlp.deployment.links.streams import (
 )
 from fednlp.deployment.links.system import reuse_memory
 from fednlp.errors import ProtocolError, RunError
+from fednlp.formatting.units import human_bytes
 
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the server is gone."""
@@ -62,11 +63,11 @@ async def connect(
     hush("grpc")
     report_in_lines(asyncio.get_running_loop(), on_state)
     event, wake = waker()
-    failures, lasted = 0, deque[float](maxlen=CUTS)
+    failures, cuts, lasted, sizes = 0, 0, deque[float](maxlen=CUTS), deque[int](maxlen=CUTS)
     while True:
         session, begun = session_factory(wake), time.monotonic()
         try:
-            heard, code, reason = await _converse(
+            heard, sent, code, reason = await _converse(
                 session,
                 event,
                 address,
@@ -82,13 +83,21 @@ async def connect(
         if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
             raise RunError(f"{address} refuses this site: {reason}")
         failures = 0 if heard else failures + 1
-        wait = pause(failures) * (0.5 + secrets.randbelow(1000) / 1000)
+        sizes.append(sent)
+        cuts = cuts + 1 if heard and code is not grpc.StatusCode.OK and cut_by_size(sizes) else 0
+        wait = pause(max(failures, cuts)) * (0.5 + secrets.randbelow(1000) / 1000)
         on_state(f"no connection to {address} ({reason[:MOST_DETAILS]}): next try in {wait:.0f} s")
         if failures:
             on_failed(failures)
         else:
             lasted.append(time.monotonic() - begun)
-            if cut_regularly(lasted):
+            if cuts:
+                on_state(
+                    f"the last {CUTS} connections were each cut once {human_bytes(sent)} were sent, which a proxy "
+                    f"between does that limits a request: have that limit lifted for {address} (nginx: "
+                    "client_max_body_size 0)"
+                )
+            elif cut_regularly(lasted):
                 on_state(
                     f"the last {CUTS} connections were each cut after {lasted[-1]:.0f} s, which a proxy or firewall "
                     f"does: have connections to {address} exempted from its time limit"
@@ -152,13 +161,22 @@ async def _converse(
     server_name: str | None,
     keepalive: float,
     prove: Prove | None,
-) -> tuple[bool, Any, str]:
-    """Carry a session over one connection; return whether the server was heard, and how and why it ended."""
-    heard = False
+) -> tuple[bool, int, Any, str]:
+    """Carry a session over one connection.
+
+    Returns:
+        Whether the server was heard, the bytes that were sent, and how and why it ended.
+    """
+    heard, sent = False, 0
 
     def arrived() -> None:
         nonlocal heard
         heard = True
+
+    async def write(frame: bytes) -> None:
+        nonlocal sent
+        sent += len(frame)
+        await call.write(frame)
 
     try:
         async with grpc.aio.secure_channel(
@@ -168,12 +186,10 @@ async def _converse(
             call = channel.stream_stream(f"/{SERVICE}/{SESSION}")(metadata=shown)
             with suppress(*_LOST):  # the status says more
                 await call.initial_metadata()  # a refusal that comes while something is sent is lost
-                await drive(
-                    session, call.read, call.write, grpc.aio.EOF, event, arrived, done=call.done_writing
-                )
-            return heard, *await _status(call)
+                await drive(session, call.read, write, grpc.aio.EOF, event, arrived, done=call.done_writing)
+            return heard, sent, *await _status(call)
     except (ProtocolError, RunError) as error:
-        return heard, None, str(error)
+        return heard, sent, None, str(error)
 
 
 async def _status(call: Any) -> tuple[Any, str]:
