@@ -14,6 +14,7 @@ from rich.table import Table
 from fednlp.cli.console import Console, curve
 from fednlp.cli.tables import clients_table, label_tables, show
 from fednlp.reports.read import ClientTable
+from fednlp.reports.round_line import round_text
 from fednlp.tasks.label_scores import LabelScores, class_scores
 
 
@@ -89,6 +90,26 @@ def test_few_clients_are_shown_by_name() -> None:
         "Ost           12    12",
         "a�[31m        13    13   0.2500  worst",
     ]
+
+
+def test_what_a_site_keeps_is_not_shown_as_none() -> None:
+    known = clients([0.5, np.nan], names=["west", "nord"])
+    known.test_examples[1] = 0
+    assert shown(clients_table(known, "accuracy", at_sites=True))[2].split()[2:] == [
+        "none",
+        "told",
+        "not",
+        "told",
+    ]
+
+
+def test_a_round_of_sites_says_what_was_told() -> None:
+    line = {"round": 1, "train_loss": None, "bytes_up": 0, "seconds": 3.0}
+    told = {"accuracy": 0.9, "accuracy_worst_decile": 0.8, "clients": 2}
+    for own, said in ((told, "own accuracy 0.900 of 2 sites"), ({"clients": 0}, "own accuracy not told")):
+        text = round_text(line | {"evaluation": {"personal": own}}, 2, "accuracy", None, at_sites=True)
+        assert "loss not told" in text
+        assert said in text
 
 
 def test_clients_after_their_own_steps() -> None:

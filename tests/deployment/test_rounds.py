@@ -211,6 +211,7 @@ def test_a_site_says_which_rounds_it_has_trained_in(tmp_path: Path) -> None:
     for call_id, fails in calls.items():
         hub.ask(0, Call(call_id, {"fails": fails}), 100)
     site = SimpleNamespace(answer=answer, end=lambda: None, policy=SitePolicy(), run="run")
+    site.opened, site.loss = SimpleNamespace(experiment=SimpleNamespace(num_rounds=2)), 0.5
     part = Participant(tmp_path / "site", site, None, lines.append)  # type: ignore[arg-type]
     link = MemoryLink(part.session.begin, lambda wake: hub.session(0, wake, time.monotonic))
     threads = [threading.Thread(target=link.run), threading.Thread(target=part.work)]
@@ -222,8 +223,9 @@ def test_a_site_says_which_rounds_it_has_trained_in(tmp_path: Path) -> None:
     for thread in threads:
         thread.join(10)
     trained = [line for line in lines if "trained in" in line]
-    assert [line.partition(":")[0] for line in trained] == ["round 1", "round 2"]
-    assert all(line.endswith("the server gets the update") for line in trained)
+    assert [line.partition(":")[0] for line in trained] == ["round 1 of 2", "round 2 of 2"]
+    assert all("loss 0.500; the server gets 6 B" in line for line in trained)
+    assert ["left" in line for line in trained] == [True, False]
 
 
 # Who is asleep is waited for.

@@ -69,6 +69,7 @@ class Console:
         self._task: TaskID | None = None
         self._rounds = 0
         self._metric = "accuracy"
+        self._at_sites = False
         self._curve: list[tuple[int, float]] = []
 
     def log(self, text: str) -> None:
@@ -79,6 +80,7 @@ class Console:
         """Print the title of the run."""
         self._rounds, self._folder = rounds, run.folder
         self._curve, self._metric = [], metric_of(run)
+        self._at_sites = experiment.data.at_sites
         self.print_title(title(run, experiment, rounds, done))
         ranks = rank_of()[1]
         if ranks > 1:
@@ -126,7 +128,7 @@ class Console:
         score = round_score(line, self._metric)
         if score is not None:
             self._curve.append((line["round"], score))
-        self.print_round(round_text(line, self._rounds, self._metric, left), line)
+        self.print_round(round_text(line, self._rounds, self._metric, left, self._at_sites), line)
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
         """Print the closing table, the curve and where everything is."""
@@ -139,7 +141,7 @@ class Console:
             first, last = str(self._curve[0][0]), str(self._curve[-1][0])
             width = stretch * len(self._curve)
             self.output.print(" " * 8 + first + last.rjust(max(1, width - len(first) + 1)))
-        table = clients_table(read_run(run.folder).clients, self._metric)
+        table = clients_table(read_run(run.folder).clients, self._metric, self._at_sites)
         if table is not None:
             show(self.output, table)
             self.output.print()

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import typer
 
-from fednlp.formatting.units import plural
-
 app = typer.Typer(
     help="Sites of a federation: who takes part, invite one, remove one.",
     no_args_is_help=True,
@@ -58,7 +56,7 @@ def invited(
     typed = typed_by(folder, name, days)
     if kind_of(folder) != "organisation":
         print(
-            f"good for {plural(days, 'day')}; the file is a secret, send it to {name} on a way that you trust:",
+            f"good for {days:g} days; the file is a secret, send it to {name} on a way that you trust:",
             file=sys.stderr,
         )
     print(f"fednlp join {typed}")

@@ -142,12 +142,13 @@ def _pairs(labels: Sequence[str], confusion: np.ndarray) -> list[Table]:
     return [table] if table.row_count else []
 
 
-def clients_table(clients: ClientTable, metric: str) -> Table | None:
+def clients_table(clients: ClientTable, metric: str, at_sites: bool = False) -> Table | None:
     """Return the clients one by one, the best and the worst marked; None where they are many, or have no scores.
 
     Args:
         clients: The clients of ``clients.csv``.
         metric: The metric of their scores.
+        at_sites: Whether the clients are sites, which may keep their numbers and scores.
     """
     final = bool(np.isfinite(clients.finetuned_scores).any())
     last = clients.finetuned_scores if final else clients.scores
@@ -161,8 +162,14 @@ def clients_table(clients: ClientTable, metric: str) -> Table | None:
     for place, name in enumerate(client_names(clients)):
         table.add_row(
             _name(name),
-            *(f"{part[place]:,}" for part in (clients.train_examples, clients.test_examples)),
-            *(f"{v[place]:.4f}" if np.isfinite(v[place]) else "" for _, v in columns),
+            f"{clients.train_examples[place]:,}",
+            f"{clients.test_examples[place]:,}"
+            if clients.test_examples[place] or not at_sites
+            else "none told",
+            *(
+                f"{v[place]:.4f}" if np.isfinite(v[place]) else "not told" if at_sites else ""
+                for _, v in columns
+            ),
             marks[place],
         )
     return table

@@ -11,7 +11,6 @@ from typing import Any
 
 from fednlp.deployment.access import (
     IDENTITY,
-    REMEDY,
     Access,
     Balancer,
     access_of,
@@ -21,7 +20,7 @@ from fednlp.deployment.access import (
     stored_balancer,
 )
 from fednlp.deployment.bound_run import BoundRun
-from fednlp.deployment.ca import SERVER_NAME
+from fednlp.deployment.ca import REMEDY, SERVER_NAME
 from fednlp.deployment.enrolling import asking, credentials, patiently, proof
 from fednlp.deployment.explain import Explainer
 from fednlp.deployment.homes import joined_folder

@@ -15,11 +15,12 @@ from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.message_types import Call
 from fednlp.deployment.messages import software
 from fednlp.deployment.object_cache import ObjectCache
+from fednlp.deployment.objects import Written
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
 from fednlp.errors import DataError, FednlpError, MissingDependency, RunError
-from fednlp.formatting.units import human_seconds
+from fednlp.formatting.units import human_bytes, human_seconds
 from fednlp.plugins import raised
 from fednlp.simulation.components import Log
 
@@ -59,6 +60,7 @@ class Participant:
             admits=self._admits,
             grace=_GRACE,
         )
+        self._first: tuple[int, float] | None = None
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
 
@@ -152,14 +154,24 @@ class Participant:
         except Exception as error:  # the site goes on with the next call; the server says whose failed
             self._fail(call.id, error, f"failed: {raised(error)}")
         else:
+            size = _size(body)  # before the file is moved
             session.answer(call.id, answer, body)
             if is_setup(call.id):
                 session.go_on()
             if name.partition("-")[0] == "train" and body is not None:
-                seconds = human_seconds(time.monotonic() - begun)
-                self.log(
-                    f"round {call.id.partition('.')[0]}: trained in {seconds}; the server gets the update"
-                )
+                self._say_trained(int(call.id.partition(".")[0]), begun, size)
+
+    def _say_trained(self, number: int, begun: float, size: int) -> None:
+        """Say what a round was at this site, and how long the federation takes on, by its pace so far."""
+        now, rounds = time.monotonic(), self.site.opened.experiment.num_rounds
+        first, since = self._first = self._first or (number, begun)
+        loss = "" if self.site.loss is None else f", loss {self.site.loss:.3f}"
+        left = (rounds - number) * (now - since) / (number - first + 1)
+        on = f", about {human_seconds(left)} left" if number < rounds else ""
+        self.log(
+            f"round {number} of {rounds}: trained in {human_seconds(now - begun)}{loss}; the server gets "
+            f"{human_bytes(size)}{on}"
+        )
 
     def _fail(self, call_id: str, error: Exception, reason: str) -> None:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
@@ -180,6 +192,13 @@ class Participant:
         """Remove what came with a setup that is refused; it stays where the site's own data are to be mended."""
         if is_setup(call_id) and not isinstance(error, DataError | MissingDependency):
             self._objects.keep_only(())
+
+
+def _size(body: Path | Written | None) -> int:
+    """Return the bytes of what is sent beside an answer."""
+    if isinstance(body, Written):
+        return body.ref.size
+    return 0 if body is None else body.stat().st_size
 
 
 def _begins(call_id: str) -> bool:

@@ -45,7 +45,7 @@ from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.upload import Trained, upload_pieces
 from fednlp.fewshot.pacing import LabelQuota
-from fednlp.formatting.units import human_bytes
+from fednlp.formatting.units import human_bytes, metric_title, plural
 from fednlp.partition import OneClient
 from fednlp.runtime.message_json import to_json
 from fednlp.runtime.messages import (
@@ -65,6 +65,9 @@ _SECURE, _SECURE_TESTS, _LAST = "secure", "secure-tests", "asked.json"
 class Site:
     """Answers the calls of one federation.
 
+    Attributes:
+        loss: Mean over the examples of the last training, for this site's own terminal; None without any.
+
     Args:
         folder: Of this site and federation: what was set up, the record, the model.
         name: Of the site.
@@ -81,6 +84,7 @@ class Site:
         self._last = ReplayGuard(folder / _LAST)
         self._agreement = Agreement(folder, name, policy, log)
         self._begun_anew, self._run = False, ""
+        self.loss: float | None = None
 
     def admits(self, name: str, request: Mapping[str, Any], objects: Mapping[str, ObjectRef]) -> bool:
         """Return whether the objects of a call may be fetched; what is asked before the site is set up waits.
@@ -292,8 +296,11 @@ class Site:
         answer = worker.handlers[type(wanted)](wanted, vectors)
         worker.trainer.sync()
         if isinstance(answer, ClientModelResult):
+            self._say_score(wanted, answer)
             return redact_score(self.policy.allow, answer)
         if isinstance(answer, Trained):
+            done = answer.result
+            self.loss = done.loss / done.examples if done.examples else None
             return replace(answer, result=redact_result(self.policy.allow, answer.result))
         return answer
 
@@ -304,7 +311,15 @@ class Site:
         texts = labels.candidates.tolist()
         found = self.worker.predictions.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
         kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
+        rounds = self.opened.experiment.num_rounds
+        self.log(f"round {wanted.round} of {rounds}: the model labelled {plural(kept, 'text')} of this site")
         return redact_kept(self.policy.allow, LabelsKept(wanted.client, kept))
+
+    def _say_score(self, wanted: SiteRequest, answer: ClientModelResult) -> None:
+        """Say a score on the site's own tests to whom it belongs, whether or not the server is told."""
+        if answer.own is not None:
+            metric, rounds = metric_title(self.worker.task.metric), self.opened.experiment.num_rounds
+            self.log(f"round {wanted.round} of {rounds}: {metric} {answer.own:.4f} on this site's tests")
 
     def _as_counted(self, counted: int, request: SiteRequest) -> SiteRequest:
         """Leave out what was kept in rounds that came to nothing: the last that counted is the server's to say.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fednlp.federated.cohort import failures
-from fednlp.formatting.units import human_bytes, human_seconds, metric_title
+from fednlp.formatting.units import human_bytes, human_seconds, metric_title, plural
 
 _WHOLE = ("global", "federated")
 """The parts of an evaluation that are of one model, the first of them for a round's line."""
@@ -21,7 +21,9 @@ def round_score(line: Mapping[str, Any], metric: str) -> float | None:
     return next((score for score in found if score is not None), None)
 
 
-def round_text(line: Mapping[str, Any], rounds: int, metric: str, left: float | None) -> str:
+def round_text(
+    line: Mapping[str, Any], rounds: int, metric: str, left: float | None, at_sites: bool = False
+) -> str:
     """Return a round as a line for people.
 
     Args:
@@ -29,6 +31,7 @@ def round_text(line: Mapping[str, Any], rounds: int, metric: str, left: float | 
         rounds: Number of rounds of the run.
         metric: The task's.
         left: Estimate of the remaining seconds; None if unknown.
+        at_sites: Whether the clients are sites, which may keep their losses and scores.
 
     >>> line = {"round": 2, "train_loss": 0.5, "bytes_up": 0, "seconds": 3.0}
     >>> round_text(line, 10, "accuracy", 24.0)
@@ -37,10 +40,16 @@ def round_text(line: Mapping[str, Any], rounds: int, metric: str, left: float | 
     parts = [f"round {line['round']:>{len(str(rounds))}}/{rounds}"]
     if line["train_loss"] is not None:
         parts.append(f"loss {line['train_loss']:.3f}")
+    elif at_sites:
+        parts.append("loss not told")
     score = round_score(line, metric)
     if score is not None:
         parts.append(f"{metric_title(metric)} {score:.3f}")
     own = line.get("evaluation", {}).get("personal", {})
+    if at_sites and own and score is None:
+        mean = own.get(metric)
+        told = "not told" if mean is None else f"{mean:.3f} of {plural(own['clients'], 'site')}"
+        parts.append(f"own {metric_title(metric)} {told}")
     if own.get(metric) is not None:
         parts.append(f"worst decile {own[f'{metric}_worst_decile']:.3f}")
     if line["bytes_up"]:
