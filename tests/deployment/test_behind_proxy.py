@@ -27,7 +27,7 @@ from fednlp.deployment.proofs import LIFE, Challenges, Proof, prove, proven
 from fednlp.deployment.serve import Listening, serve
 from fednlp.deployment.shards import Shards
 from fednlp.deployment.sites import Register
-from fednlp.deployment.tokens import JoinToken
+from fednlp.deployment.tokens import JoinToken, token_text
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 from fednlp.simulation.callback import NullCallback
 
@@ -195,7 +195,7 @@ def test_a_federation_behind_a_balancer(
     assert [one.state for one in Register(out / FOLDER).sites()] == ["enrolled", "enrolled"]
     assert len(outside.seen) > 10_000
     for name in shards.names:
-        secret = JoinToken.parse(sites.typed[name].split()[0]).secret
+        secret = JoinToken.parse(token_text(sites.typed[name].split()[0])).secret
         for form in (secret, base64.b64encode(secret)[:40], secret.hex().encode()):
             assert form not in outside.seen, "the balancer never sees a secret"
     with pytest.raises(ConfigError, match="began with --behind-proxy, and not without --ca"):
