@@ -201,6 +201,29 @@ def test_a_task_is_found_by_its_columns_and_runs(name: str, run_of: Callable[[st
 
 
 @pytest.mark.parametrize("name", CASES)
+def test_the_card_says_how_to_ask(
+    name: str,
+    run_of: Callable[[str], RunDir],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Its code runs with transformers alone; what makes texts makes those that the run was scored with."""
+    run, case = run_of(name), CASES[name]
+    code = (run.model / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(code.replace("path/to/this/folder", str(run.model)).replace("Some text", case.ask), {})
+    said = capsys.readouterr().out.strip()
+    if name in ("generation", "writing"):
+        assert [said] == predict_texts(run.folder, [case.ask], case.beside)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_model_names_no_folder_of_the_machine(name: str, run_of: Callable[[str], RunDir]) -> None:
+    run = run_of(name)
+    for path in filter(Path.is_file, run.model.rglob("*")):
+        for folder in (run.folder.parent.parent, Path.home(), Path.cwd()):
+            assert str(folder).encode() not in path.read_bytes(), path
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_sums_over_the_clients_give_the_same_scores(name: str, run_of: Callable[[str], RunDir]) -> None:
     """Every test example belongs to a client."""
     for line in run_of(name).round_lines():

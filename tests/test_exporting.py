@@ -128,6 +128,9 @@ def test_an_exported_client_has_its_own_score(
         assert result["metrics"] == [{"type": "accuracy", "value": pytest.approx(said)}]
         assert f"client {client}" in result["dataset"]["name"]
         assert "Whole test set" not in card
+        for path in filter(Path.is_file, [*folder.rglob("*"), *run.model.rglob("*")]):
+            for place in (run.folder.parent.parent, Path.home(), Path.cwd()):
+                assert str(place).encode() not in path.read_bytes(), path
 
 
 def test_a_client_that_trained_on_is_another_model(made: Callable[[str], RunDir], tmp_path: Path) -> None:

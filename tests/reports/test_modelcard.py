@@ -73,10 +73,33 @@ def test_the_hub_reads_the_front_matter(new_run: NewRun) -> None:
     assert _front(card)["model-index"][0]["results"][0]["dataset"]["name"] == "20news"
 
 
-@pytest.mark.parametrize("name", ["bert-tiny", "/home/me/model", "./model/x", "a/b/c"])
-def test_what_is_no_hub_name_is_not_claimed_to_be_one(new_run: NewRun, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("bert-tiny", "google/bert_uncased_L-2_H-128_A-2"),
+        ("bert-tiny+bert-tiny", "google/bert_uncased_L-2_H-128_A-2"),
+        ("bert-tiny+a/b", ["google/bert_uncased_L-2_H-128_A-2", "a/b"]),
+        ("bilstm", None),
+        ("/home/me/model", None),
+        ("./model/x", None),
+        ("a/b/c", None),
+    ],
+)
+def test_the_base_is_named_as_at_the_hub_or_not_at_all(
+    new_run: NewRun, name: str, base: str | list[str] | None
+) -> None:
     run = read_run(new_run(config={"model": {"name_or_path": name, "max_length": 64}}))
-    assert "base_model" not in _front(_card(run))
+    assert _front(_card(run, model=name)).get("base_model") == base
+
+
+def test_a_card_names_no_folder_of_the_machine() -> None:
+    paths = ["/home/a b/silos/*.csv", "/home/me/d.csv"]
+    config = {"data": {"path": paths}, "model": {"name_or_path": "/home/me/runs/first/model"}}
+    source = "3 silos from /home/a b/silos/n.csv to /home/me/d.csv and /opt/t.csv"
+    card = model_card({"data": {"source": source}}, config, {})
+    assert "3 silos from n.csv to d.csv and t.csv" in card
+    assert "first, trained on" in card
+    assert "/home" not in card
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
 from fednlp.reports.modelcard import client_card
 from fednlp.simulation.run_dir import RunDir
+from fednlp.tasks import generation_of
 
 _REMEDY = "choose another --out"
 _LONGEST_NAME = 100
@@ -60,7 +61,8 @@ def export(
                 _read(directory, "environment.json"),
                 _facts(directory, number, client_name(partition, number)),
             )
-            save_model(trained.model, trained.tokenizer, made, card)
+            generation = generation_of(trained.task, trained.model)
+            save_model(trained.model, trained.tokenizer, made, card, generation=generation)
     return Path(out)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from fednlp.disk import locked, writing
 from fednlp.hubs.cache import cache_dir
+from fednlp.models.origins import name_origins
 
 
 def cache_key(*parts: Any) -> str:
@@ -46,6 +47,7 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> Path:
                 work.mkdir()
             make(work)
             with writing(folder.parent):
+                name_origins(work)  # sites get such a folder from the server
                 for path in work.iterdir():  # some libraries keep a file to its owner; a cache may be shared
                     path.chmod(work.stat().st_mode & 0o666)
                 work.rename(folder)

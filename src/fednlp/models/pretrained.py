@@ -21,6 +21,7 @@ from fednlp.models.loading import (
     without_draws,
     without_memory,
 )
+from fednlp.models.origins import name_origins
 from fednlp.models.quick_import import import_modelling
 from fednlp.models.settings import apply_overrides, cloze_class, load_config, position_limit
 from fednlp.seeds import torch_stream
@@ -228,11 +229,18 @@ def new_model(
     return pretrained_model(source, model_class, settings, overrides, seed, peft)
 
 
-def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str, longest: int | None = None) -> None:
+def save_model(
+    model: nn.Module,
+    tokenizer: Any,
+    folder: Path,
+    card: str,
+    longest: int | None = None,
+    generation: Any | None = None,
+) -> None:
     """Write a model folder that ``from_pretrained`` reads, with its tokenizer and card.
 
     Adapters are merged into it, and lie in its folder ``adapter`` as well. A tokenizer of targets goes with the
-    one given to a folder of its own, as :func:`target_tokenizer` finds it.
+    one given to a folder of its own, as :func:`target_tokenizer` finds it. No file names a folder of this machine.
 
     Args:
         model: To be written.
@@ -241,6 +249,7 @@ def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str, longes
         card: The text of its ``README.md``.
         longest: The tokens after which the run cut texts. The tokenizer that is written says so, and
             ``pipeline(..., truncation=True)`` cuts there too. None to leave it as it is.
+        generation: transformers' ``GenerationConfig`` that the run was scored with; None to leave the model's own.
     """
     silence_transformers()
     with writing_tensors():
@@ -248,8 +257,11 @@ def save_model(model: nn.Module, tokenizer: Any, folder: Path, card: str, longes
             save_adapted(model, folder)
         else:
             model.save_pretrained(folder)  # type: ignore[operator]
+        if generation is not None:
+            generation.save_pretrained(folder)
     written = tokenizer if longest is None else _cutting(tokenizer, longest)
     save_tokenizers(written, target_tokenizer(tokenizer.name_or_path), folder)
+    name_origins(folder)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

@@ -3,14 +3,16 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from fednlp.config.tables import lookup
 from fednlp.formatting.safe_text import clean
 from fednlp.formulations import TASKS
+from fednlp.models.origins import hub_names
+from fednlp.models.registry import LSTM
 
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 Values = Mapping[str, Any]
 
 
@@ -29,10 +31,11 @@ def front_matter(
     name = clean(summary.get("name") or config.get("name") or "model")
     task = TASKS.get(task_of(summary))
     kind = None if task is None else _pipeline_of_head(summary) or task.pipeline
-    lines = ["---", "library_name: transformers", *([f"pipeline_tag: {kind}"] if kind and usable else [])]
-    base = str(lookup(config, "model.name_or_path", ""))
-    if _HUB_NAME.fullmatch(base):
-        lines.append(f"base_model: {_quoted(base)}")
+    library = "fednlp" if summary.get("model_type") == LSTM else "transformers"
+    lines = ["---", f"library_name: {library}", *([f"pipeline_tag: {kind}"] if kind and usable else [])]
+    bases = hub_names(str(lookup(config, "model.name_or_path", "")))
+    if bases:
+        lines.append(f"base_model: {json.dumps(bases if bases[1:] else bases[0])}")
     lines += ["tags:", *([f"- {kind}"] if kind else []), "- federated-learning", "- fednlp"]
     if metrics and kind:
         dataset = clean(data_name(summary, config))
@@ -63,8 +66,8 @@ def hub_metrics(results: Values | None) -> list[tuple[str, float]]:
 
 def data_name(summary: Values, config: Values) -> str:
     """Return the name of a run's data set, or its path."""
-    known = lookup(summary, "data.name") or lookup(config, "data.name") or lookup(config, "data.path")
-    return str(known or "unknown data")
+    known = lookup(summary, "data.name") or lookup(config, "data.name")
+    return str(known or PurePath(str(lookup(config, "data.path", ""))).name or "unknown data")
 
 
 def task_of(summary: Values) -> str:
@@ -111,18 +114,66 @@ def _head(summary: Values) -> str:
     return "CausalLM" if summary.get("model_class") == "AutoModelForCausalLM" else task.head
 
 
-def use(summary: Values) -> str:
-    """Return Python that loads the model of a run."""
-    task = task_of(summary)
-    if task in _PIPELINES:
-        return (
-            "from transformers import pipeline\n\n"
-            f'ask = pipeline("{task}", model="path/to/this/folder")\nprint(ask("Some text"))'
-        )
-    head = _head(summary)
-    auto = f"AutoModelFor{head}" if head else "AutoModel"
-    return (
-        f"from transformers import {auto}, AutoTokenizer\n\n"
-        f'model = {auto}.from_pretrained("path/to/this/folder")\n'
-        'tokenizer = AutoTokenizer.from_pretrained("path/to/this/folder")'
+def use(summary: Values, config: Values) -> str:
+    """Return Python that loads the model of a run and asks it something, with what was put around texts in training.
+
+    Args:
+        summary: The run's.
+        config: The run's.
+    """
+    task, head = task_of(summary), _head(summary)
+    lines = ["import fednlp.models.lstm  # has transformers know the model"] * (
+        summary.get("model_type") == LSTM
     )
+    if task in _PIPELINES:
+        lines += [
+            "from transformers import pipeline\n",
+            f'ask = pipeline("{task}", model="{_FOLDER}")',
+            'print(ask("Some text"))',
+        ]
+        return "\n".join(lines)
+    auto = f"AutoModelFor{head}" if head else "AutoModel"
+    lines += [
+        f"from transformers import {auto}, AutoTokenizer\n",
+        f'model = {auto}.from_pretrained("{_FOLDER}")',
+        f'tokenizer = AutoTokenizer.from_pretrained("{_FOLDER}")',
+    ]
+    return "\n".join([*lines, *(_WRITING[task](config) if task in _WRITING else ())])
+
+
+_FOLDER = "path/to/this/folder"
+
+
+def _continued(config: Values) -> Iterator[str]:
+    """Yield how a decoder alone is asked: the blanks that end its template begin the target."""
+    given = lookup(config, "task.template", "{source}\n\n")
+    yield f"template = {_quoted(given.rstrip(' '))}"
+    yield from _moses(config)
+    yield 'inputs = tokenizer(template.format(source="Some text"), return_tensors="pt")'
+    yield "made = model.generate(**inputs)"
+    yield 'print(tokenizer.decode(made[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True))'
+
+
+def _written(config: Values) -> Iterator[str]:
+    """Yield how an encoder-decoder is asked."""
+    writes, prefix = "tokenizer", lookup(config, "task.source_prefix", "")
+    if lookup(config, "model.vocabulary") == "separate":
+        writes = "targets"
+        yield f'targets = AutoTokenizer.from_pretrained("{_FOLDER}/target")'
+    yield from _moses(config)
+    yield f'inputs = tokenizer({_quoted(prefix + "Some text")}, return_tensors="pt")'
+    yield "made = model.generate(**inputs)"
+    yield f"print({writes}.decode(made[0], skip_special_tokens=True))"
+
+
+def _moses(config: Values) -> Iterator[str]:
+    step = lookup(config, "task.moses", "none")
+    if step != "none":
+        yield f"# Texts were prepared by Moses (sacremoses), {clean(step)}, before the tokenizer."
+
+
+_WRITING: Mapping[str, Callable[[Values], Iterable[str]]] = {
+    "text-generation": _continued,
+    "sequence-to-sequence": _written,
+}
+"""How the models of tasks that make texts are asked; they find the length and the beams in generation_config.json."""

@@ -1,10 +1,13 @@
 """The model card of a trained model: what it is, what it was trained on and how, what to expect."""
 
 import math
+import re
 from collections.abc import Iterator
+from itertools import chain
 
 from fednlp.config.sections import BASELINES
 from fednlp.config.tables import lookup
+from fednlp.disk import expanded
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import (
     capital,
@@ -15,6 +18,7 @@ from fednlp.formatting.units import (
     metric_value,
 )
 from fednlp.formulations import TASKS
+from fednlp.models.origins import origin
 from fednlp.reports.client_tensors import has_personal, keeps_tensors
 from fednlp.reports.describe import (
     describe_method,
@@ -43,7 +47,7 @@ def model_card(summary: Values, config: Values, environment: Values) -> str:
         front_matter(summary, config, metrics, "", not incomplete),
         f"# {_title(summary, config)}\n",
         _intro(summary, config),
-        f"## Use\n\n{_EXPORT if incomplete else fence(use(summary), 'python')}",
+        f"## Use\n\n{_EXPORT if incomplete else fence(use(summary, config), 'python')}",
         f"## Data\n\n{_data(summary, config)}",
         f"## Partition\n\n{escape(_sentence(describe_partition(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
@@ -72,7 +76,7 @@ def client_card(summary: Values, config: Values, environment: Values, client: Va
         f"# {_title(summary, config)}, client {escape(name)}\n",
         _intro(summary, config),
         escape(f"This is the model of one client, {name}: {_whose(config, client)}.") + "\n",
-        f"## Use\n\n{fence(use(summary), 'python')}",
+        f"## Use\n\n{fence(use(summary, config), 'python')}",
         f"## Data\n\n{markdown_table(['', ''], [*_data_rows(summary, config), *_client_rows(client)])}",
         f"## Partition\n\n{escape(_sentence(describe_partition(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
@@ -131,7 +135,9 @@ def _client_limits(summary: Values, config: Values) -> Iterator[str]:
 
 
 def _intro(summary: Values, config: Values) -> str:
-    base = clean(summary.get("model") or lookup(config, "model.name_or_path", "a language model"))
+    base = clean(
+        origin(summary.get("model") or lookup(config, "model.name_or_path", "") or "a language model")
+    )
     size = summary.get("parameters")
     counted = f" ({size:,} {_counted(config)})" if isinstance(size, int) else ""
     task = task_of(summary)
@@ -165,11 +171,25 @@ def _data_rows(summary: Values, config: Values) -> list[tuple[str, str]]:
     data = summary.get("data") or {}
     return [
         ("Data set", clean(data_name(summary, config))),
-        ("Source", clean(data.get("source", "unknown"))),
+        ("Source", clean(_without_folders(data.get("source", "unknown"), config))),
         *((heading, format_count(data.get(key))) for key, heading in _COUNTS if key in data),
     ]
 
 
+def _without_folders(source: str, config: Values) -> str:
+    """Return where data are from with the bare names of files: folders are those of the machine that trained.
+
+    >>> _without_folders("/home/A B/x.csv and /tmp/y.csv", {"data": {"path": "/home/A B/x.csv"}})
+    'x.csv and y.csv'
+    """
+    given = (lookup(config, f"data.{key}") or () for key in ("path", "test_path"))
+    for path in chain.from_iterable([one] if isinstance(one, str) else one for one in given):
+        above = str(expanded(path).parent.absolute())
+        source = source.replace(f"{above}/", "")
+    return _FOLDERS.sub("", source)
+
+
+_FOLDERS = re.compile(r"(?<!\S)[~/]\S*/")
 _COUNTS = (("train", "Training examples"), ("test", "Test examples"), ("labels", "Labels"))
 
 

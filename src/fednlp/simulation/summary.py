@@ -20,7 +20,8 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         data: Name, source, fingerprint and sizes of the data.
         stopped: The reason why the run ended before its last round; None if it did not.
     """
-    experiment, lines, task = context.experiment, context.lines, context.worker.task
+    experiment, lines, worker = context.experiment, context.lines, context.worker
+    task = worker.task
     evaluated = [line for line in lines if "evaluation" in line]
     parts = ("personal",) if context.worker.personalised else ("global", "federated")
     return {
@@ -37,6 +38,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         "evaluation": evaluated[-1]["evaluation"] if evaluated else {},
         "task": task.name,
         "model_class": task.model_class,
+        "model_type": getattr(getattr(worker.replica.model, "config", None), "model_type", None),
         "metric": task.metric,
         "best": _best(evaluated, parts, task.metric),
         "bytes_up": 0,

@@ -40,6 +40,7 @@ from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import RunDir, remedy, require_space, saving
 from fednlp.simulation.summary import summary_of
 from fednlp.simulation.workers import worker_spec
+from fednlp.tasks import generation_of
 from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import exact_adapters, personal_names
@@ -241,8 +242,16 @@ def _finish(
             context.worker.replica.load_for_evaluation(context.state.params)
             set_aside(context.state.params)
             card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
+            model = context.worker.replica.model
             with folder_made_whole(directory.model, remedy(directory.folder)) as made:
-                save_model(context.worker.replica.model, components.tokenizer, made, card, components.longest)
+                save_model(
+                    model,
+                    components.tokenizer,
+                    made,
+                    card,
+                    components.longest,
+                    generation_of(context.worker.task, model),
+                )
         directory.write_json("summary.json", summary)
     with timed(OTHER):
         callback.finished(directory, summary)

@@ -8,9 +8,11 @@ from fednlp.formulations import TASKS
 from fednlp.plugins import load, require_typed
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from fednlp.tasks.base import Task
 
-__all__ = ["require_trusted", "task_class", "task_from"]
+__all__ = ["generation_of", "require_trusted", "task_class", "task_from"]
 
 
 def task_class(name: str) -> "type[Task]":
@@ -27,6 +29,12 @@ def task_class(name: str) -> "type[Task]":
         raise ConfigError(f'task.name = "{name}" is no task: {lacking}; see docs/add-a-task.md')
     kind: type[Task] = found
     return kind
+
+
+def generation_of(task: "Task", model: "nn.Module") -> Any | None:
+    """Return transformers' ``GenerationConfig`` that a task generates texts with; None where it makes none."""
+    generation = getattr(task, "generation", None)
+    return None if generation is None else generation(model)
 
 
 def task_from(place: str, fields: Mapping[str, Any]) -> "Task":

@@ -44,6 +44,8 @@ class Task(Protocol):
       probability, float32 (examples, labels);
     - ``input_lengths(features)`` returns the tokens of each example's input, where :meth:`encode` cuts an input that is
       too long (:mod:`fednlp.tasks.truncation`);
+    - ``generation(model)`` returns transformers' ``GenerationConfig`` that texts are generated with, for the model's
+      folder;
     - ``draws_inputs``, a class variable, is True where :meth:`collate` draws what a model reads anew each time, so that
       nothing computed of it is worth keeping;
     - ``num_sums``, ``sums`` and ``metrics_of_sums`` are for metrics that are functions of sums over examples, which

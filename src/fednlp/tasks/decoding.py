@@ -37,34 +37,27 @@ def decoder_start(model: nn.Module, start: int) -> int:
     return start if begun is None else int(begun)
 
 
-def generate_ids(
-    model: nn.Module,
-    batch: Batch,
+def generation_options(
     *,
     max_new_tokens: int,
     num_beams: int,
     end: int | None,
     padding: int,
     start: int | None = None,
-) -> Tensor:
-    """Return what a model generates, (batch, longest), by greedy or beam search, without sampling.
-
-    A function of the weights and these arguments: the defaults that a checkpoint brings are not used, so
-    that a model loaded from it and one built from its configuration generate the same. Padding is never chosen.
+) -> Any:
+    """Return transformers' ``GenerationConfig`` of a task, without sampling; padding is never chosen.
 
     Args:
-        model: An encoder-decoder, or a decoder alone.
-        batch: ``input_ids`` and ``attention_mask``; of a decoder alone, padded on the left.
         max_new_tokens: At most.
         num_beams: 1 is greedy search.
         end: What ends a text; None for nothing.
         padding: Fills up what ends early.
         start: What an encoder-decoder's decoder begins with; None for a decoder alone, which goes on with its
-            input. Neither is part of the result.
+            input.
     """
     from transformers import GenerationConfig
 
-    options = GenerationConfig(
+    return GenerationConfig(
         max_new_tokens=max_new_tokens,
         num_beams=num_beams,
         do_sample=False,
@@ -74,6 +67,26 @@ def generate_ids(
         pad_token_id=padding,
         suppress_tokens=None if padding == end else [padding],
     )
+
+
+def generate_ids(
+    model: nn.Module,
+    batch: Batch,
+    options: Any,
+) -> Tensor:
+    """Return what a model generates, (batch, longest), by greedy or beam search, without sampling.
+
+    A function of the weights and these arguments: the defaults that a checkpoint brings are not used, so
+    that a model loaded from it and one built from its configuration generate the same.
+
+    Args:
+        model: An encoder-decoder, or a decoder alone.
+        batch: ``input_ids`` and ``attention_mask``; of a decoder alone, padded on the left.
+        options: From :func:`generation_options`. Neither the input that a decoder alone goes on with, nor the token
+            that an encoder-decoder's decoder begins with is part of the result.
+    """
+    from transformers import GenerationConfig
+
     owners: list[Any] = [part for part in model.modules() if "generation_config" in vars(part)]
     own = [part.generation_config for part in owners]
     generate: Any = model.generate
@@ -86,4 +99,4 @@ def generate_ids(
     finally:
         for part, before in zip(owners, own, strict=True):
             part.generation_config = before
-    return made[:, batch["input_ids"].shape[1] if start is None else 1 :]
+    return made[:, batch["input_ids"].shape[1] if options.decoder_start_token_id is None else 1 :]

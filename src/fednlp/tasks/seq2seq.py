@@ -14,7 +14,7 @@ from fednlp.errors import ConfigError
 from fednlp.tasks import moses
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
-from fednlp.tasks.decoding import IGNORED, decoder_input, decoder_start, generate_ids
+from fednlp.tasks.decoding import IGNORED, decoder_input, decoder_start, generate_ids, generation_options
 from fednlp.tasks.generation_metrics import GenerationMetrics, references_of
 from fednlp.tasks.inputs import padded_inputs, padding_of, to_device
 from fednlp.tasks.target_tokenizers import (
@@ -198,17 +198,19 @@ class SequenceToSequence(GenerationMetrics):
             read = decoder_input(model, part["target"], self.padding, self.start)
             logits = self._logits(model, part, read).float()
             loss += F.cross_entropy(logits, part["labels"], reduction="sum").double().cpu()
-            made = generate_ids(
-                model,
-                part,
-                max_new_tokens=self.max_target_length,
-                num_beams=self.num_beams,
-                start=int(read[0, 0]),
-                end=self.end,
-                padding=self.padding,
-            )
+            made = generate_ids(model, part, self.generation(model))
             texts += self._readable(decode_texts(self._writes(cached_tokenizer(self.tokenizer)), made))
         return Predictions(indices.tolist(), texts, float(loss), len(batch["labels"]))
+
+    def generation(self, model: nn.Module) -> Any:
+        """Return transformers' ``GenerationConfig`` that texts are generated with."""
+        return generation_options(
+            max_new_tokens=self.max_target_length,
+            num_beams=self.num_beams,
+            start=decoder_start(model, self.start),
+            end=self.end,
+            padding=self.padding,
+        )
 
     def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:
         special = np.array(self._writes(cached_tokenizer(self.tokenizer)).all_special_ids)

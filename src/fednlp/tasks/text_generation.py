@@ -18,7 +18,7 @@ from fednlp.tasks import moses
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
 from fednlp.tasks.cloze import frame, plain_ids
-from fednlp.tasks.decoding import generate_ids
+from fednlp.tasks.decoding import generate_ids, generation_options
 from fednlp.tasks.generation_metrics import GenerationMetrics, references_of
 from fednlp.tasks.inputs import padded_inputs, padding_of, to_device
 from fednlp.tasks.target_tokenizers import cached_tokenizer, decode_texts
@@ -199,15 +199,21 @@ class TextGeneration(GenerationMetrics):
                 made = generate_ids(
                     model,
                     {"input_ids": prompts[chosen, -width:], "attention_mask": mask[chosen, -width:]},
-                    max_new_tokens=self.max_target_length,
-                    num_beams=self.num_beams,
-                    end=self.end,
-                    padding=self.padding,
+                    self.generation(model),
                 )
             rows = chosen.nonzero().squeeze(1).tolist()
             written = self._readable(decode_texts(cached_tokenizer(self.tokenizer), made))
             texts |= zip(rows, written, strict=True)
         return [texts[row] for row in range(len(prompts))]
+
+    def generation(self, model: nn.Module) -> Any:
+        """Return transformers' ``GenerationConfig`` that texts are generated with."""
+        return generation_options(
+            max_new_tokens=self.max_target_length,
+            num_beams=self.num_beams,
+            end=self.end,
+            padding=self.padding,
+        )
 
     def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:
         written: np.ndarray = features.lengths(examples) - features.values("prompt")[examples]
