@@ -163,7 +163,7 @@ def test_all_clients_get_a_folder_each(named: RunDir, tmp_path: Path) -> None:
     assert sorted(path.name for path in made) == sorted(NAMES)
     assert all((path / "model.safetensors").is_file() for path in made)
     assert not list((tmp_path / "all").glob(".*"))
-    with pytest.raises(RunError, match="4 clients, more than --limit 3"):
+    with pytest.raises(RunError, match="4 clients, more than limit=3"):
         fednlp.export_clients(named.folder, tmp_path / "few", limit=3)
     with pytest.raises(RunError, match="holds something already"):
         fednlp.export_clients(named.folder, tmp_path / "all")
@@ -186,7 +186,7 @@ def test_clients_without_a_model_are_left_out(experiment: Make, tmp_path: Path) 
         ("nord", "there is no client 'nord': did you mean 'Nord'? there are Nord, Ost, Süd, West"),
         ("Sud", "did you mean 'Süd'?"),
         ("9", "there is no client '9': there are Nord, Ost, Süd, West"),
-        (None, "say whose, with --client Nord (there are Nord, Ost, Süd, West)"),
+        (None, "say whose, with client='Nord' (there are Nord, Ost, Süd, West)"),
     ],
 )
 def test_a_client_that_is_not_there(client: str | None, said: str, named: RunDir, tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ ROOMS = (
     "disk",
     "processor",
     "plugins",
+    "python_words",
     "registry",
     "option_types",
     "checked_json",

@@ -1,6 +1,7 @@
 """What a notebook or a script needs: experiments as values, runs as tables and pictures, errors of fednlp."""
 
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 import fednlp
-from fednlp.cli.console import Console
+from fednlp.cli.console import CellConsole
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, FednlpError, RunError
 from fednlp.simulation.callback import NullCallback, default_callback
@@ -32,7 +33,8 @@ def test_a_dictionary_and_an_experiment_are_the_same_run(
 def test_tables_hold_what_the_files_say(done: RunDir) -> None:
     rounds, clients, summary = done.rounds, done.clients, done.summary
     lines = done.round_lines()
-    assert rounds.index.tolist() == [1, 2]
+    assert rounds.index.tolist() == rounds["round"].tolist() == [1, 2]
+    assert rounds.sort_values("round", ascending=False).reset_index(drop=True)["round"].tolist() == [2, 1]
     assert rounds["train_loss"].tolist() == [line["train_loss"] for line in lines]
     assert rounds["evaluation.global.accuracy"].tolist() == [
         line["evaluation"]["global"]["accuracy"] for line in lines
@@ -46,6 +48,51 @@ def test_tables_hold_what_the_files_say(done: RunDir) -> None:
 def test_the_curve_is_a_figure_of_every_evaluated_round(done: RunDir) -> None:
     axes = done.plot().axes[0]
     assert any(line.get_xdata().tolist() == [1, 2] for line in axes.lines)  # type: ignore[union-attr]
+
+
+def test_a_kernel_shows_a_picture_and_one_output_for_a_run(
+    document: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """In a fresh kernel, which has neither widgets nor a set-up of matplotlib."""
+    nbclient = pytest.importorskip("nbclient")
+    nbformat = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    cells = [
+        f"import fednlp\nrun = fednlp.run({document({'num_rounds': 2})!r}, {str(tmp_path / 'run')!r})",
+        "run.plot()",
+        f"fednlp.run({document()!r}, {str(tmp_path / 'run')!r})",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of jupyter's own libraries
+        nbclient.NotebookClient(notebook, timeout=None, kernel_name="python3", allow_errors=True).execute()
+    ran, plotted, again = (cell.outputs for cell in notebook.cells)
+    (shown,) = ran
+    assert shown.output_type == "display_data"
+    assert "run directory:" in shown.data["text/plain"]
+    assert shown.data["text/plain"].count("round ") >= 2
+    assert plotted[0].data["image/png"].startswith("iVBOR")
+    assert again[0].evalue.endswith("holds a run already and is never overwritten: choose another out=")
+
+
+def test_a_run_is_used_by_functions_of_the_top_level(done: RunDir, tmp_path: Path) -> None:
+    scores = fednlp.evaluate(done, out=str(tmp_path / "out.jsonl"))
+    assert scores.metrics["accuracy"] == done.summary.loc[0, "evaluation.global.accuracy"]
+    (answer,) = fednlp.predict(done, "a text")
+    assert fednlp.predict(done.folder, ["a text"]) == [answer]
+    assert fednlp.report(done, tmp_path / "report")[0].name == "report.html"
+    assert {"evaluate", "predict", "report"} <= {*fednlp.__all__}
+
+
+def test_advice_is_in_the_words_of_python(done: RunDir, tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"leave out client=$"):
+        fednlp.export(done, tmp_path / "out", "0")
+    with pytest.raises(RunError, match=r"never overwritten: choose another out=$"):
+        fednlp.export(done, done.folder)
+    (tmp_path / "begun").mkdir()
+    (tmp_path / "begun" / "resolved.toml").touch()
+    with pytest.raises(RunError, match=r"go on with: fednlp.resume\('.*begun'\)$"):
+        fednlp.run({"data": {"name": "bbc"}}, tmp_path / "begun")
 
 
 def test_a_run_shows_itself_and_nothing_of_its_folder_is_markup(done: RunDir) -> None:
@@ -87,7 +134,7 @@ def test_a_notebook_gets_progress_and_a_script_silence(monkeypatch: pytest.Monke
     assert isinstance(default_callback(), NullCallback)
     shell = type("ZMQInteractiveShell", (), {})()
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    assert isinstance(default_callback(), Console)
+    assert isinstance(default_callback(), CellConsole)
 
 
 def test_a_class_of_a_cell_is_a_task_with_one_worker(

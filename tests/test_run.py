@@ -391,7 +391,7 @@ def test_a_run_directory_is_never_overwritten(whole: Callable[[str], RunDir], ex
 
 def test_a_folder_of_something_else_is_no_run(experiment: Make, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("text,label\n")
-    with pytest.raises(RunError, match=r"holds files of something else: choose another --out$"):
+    with pytest.raises(RunError, match=r"holds files of something else: choose another out=$"):
         fednlp.run(experiment(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine.csv"]
 

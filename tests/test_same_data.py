@@ -39,7 +39,7 @@ def test_a_comparison_is_not_widened_on_other_data(own: Path, experiment: Make, 
     first = fednlp.compare(make, ["fedavg"], out=out)[0].folder
     before = shorten(own)
     with pytest.raises(
-        RunError, match=rf"the data are not those that {first} was trained on: choose another --out"
+        RunError, match=rf"the data are not those that {first} was trained on: choose another out="
     ):
         fednlp.compare(make, ["fedavg", "fedprox"], seeds=2, out=out)
     assert [path.name for path in out.iterdir()] == [first.name]

@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from fednlp.federated.server import ServerOptimizer
     from fednlp.federated.trainer import federate
     from fednlp.inference.export import export, export_clients
+    from fednlp.inference.predict import predict_texts as predict
+    from fednlp.inference.score import evaluate_run as evaluate
     from fednlp.partition import Partition, PartitionSpec, make_partition
+    from fednlp.reports import write_report as report
     from fednlp.simulation.compare import compare
     from fednlp.simulation.hyperparameters import tune
     from fednlp.simulation.run import resume, run
@@ -44,6 +47,7 @@ _HOMES = {
     "ServerOptimizer": ("fednlp.federated.server", "ServerOptimizer"),
     "TextData": ("fednlp.data", "TextData"),
     "compare": ("fednlp.simulation.compare", "compare"),
+    "evaluate": ("fednlp.inference.score", "evaluate_run"),
     "export": ("fednlp.inference.export", "export"),
     "export_clients": ("fednlp.inference.export", "export_clients"),
     "fedavg": ("fednlp.federated.algorithms.fedavg", "fedavg"),
@@ -53,12 +57,26 @@ _HOMES = {
     "load_data": ("fednlp.data", "load_data"),
     "load_experiment": ("fednlp.config", "load"),
     "make_partition": ("fednlp.partition", "make_partition"),
+    "predict": ("fednlp.inference.predict", "predict_texts"),
+    "report": ("fednlp.reports", "write_report"),
     "resume": ("fednlp.simulation.run", "resume"),
     "run": ("fednlp.simulation.run", "run"),
     "run_round": ("fednlp.federated.round", "run_round"),
     "tune": ("fednlp.simulation.hyperparameters", "tune"),
 }
 
+_USED_BY_COMMANDS = (
+    "compare",
+    "evaluate",
+    "export",
+    "export_clients",
+    "predict",
+    "report",
+    "resume",
+    "run",
+    "tune",
+)
+"""Functions that commands call too: their errors advise in the words of the command line."""
 _METHODS = "fednlp.federated.algorithms"
 """Every method of this package is a name here too: ``fednlp.scaffold``."""
 
@@ -76,6 +94,7 @@ __all__ = [
     "ServerOptimizer",
     "TextData",
     "compare",
+    "evaluate",
     "export",
     "export_clients",
     "fedavg",
@@ -85,6 +104,8 @@ __all__ = [
     "load_data",
     "load_experiment",
     "make_partition",
+    "predict",
+    "report",
     "resume",
     "run",
     "run_round",
@@ -97,6 +118,10 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES and (name.startswith("_") or find_spec(module) is None):
         raise AttributeError(f"module 'fednlp' has no attribute '{name}'")
     value = getattr(import_module(module), attribute)
+    if name in _USED_BY_COMMANDS:
+        from fednlp.python_words import advising_in_python
+
+        value = advising_in_python(value)
     globals()[name] = value
     return value
 

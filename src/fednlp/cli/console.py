@@ -1,6 +1,9 @@
 """The console of a run: a line a round, a closing table, a learning curve."""
 
+import math
 import sys
+import time
+import warnings
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -177,6 +180,79 @@ class Console:
                 what = "stopped; nothing was begun"
             print(f"\n{what}", file=sys.stderr)
             raise SystemExit(130)
+
+
+class CellOutput:
+    """The output of a notebook's cell as a stream: one display, which is updated, of the lines so far.
+
+    Of many lines the first and the last are shown, so that a long run does not slow a notebook down.
+    """
+
+    def __init__(self) -> None:
+        self._lines = [""]
+        self._status = ""
+        self._display: Any = None
+        self._shown = -math.inf
+
+    def write(self, text: str) -> int:
+        """Add text, which :meth:`flush` shows."""
+        first, *rest = text.split("\n")
+        self._lines[-1] += first
+        self._lines += rest
+        return len(text)
+
+    def flush(self) -> None:
+        """Show all that was written."""
+        lines = self._lines
+        if len(lines) > 2 * _CELL_LINES:
+            lines = [*lines[:_CELL_LINES], "...", *lines[-_CELL_LINES:]]
+        page = {"text/plain": "\n".join([*lines[:-1], lines[-1] + self._status]).rstrip("\n")}
+        if self._display is None:
+            from IPython.display import display
+
+            self._display = display(page, raw=True, display_id=True)
+        else:
+            self._display.update(page, raw=True)
+        self._shown = time.monotonic()
+
+    def show_status(self, text: str) -> None:
+        """Show a last line that the next one replaces, a few times a second at most."""
+        if text and time.monotonic() - self._shown < _CELL_SECONDS:
+            return
+        changed = text != self._status
+        self._status = text
+        if changed:
+            self.flush()
+
+
+_CELL_LINES = 100
+_CELL_SECONDS = 0.25
+
+
+class CellConsole(Console):
+    """The console of a notebook's cell: what a terminal shows, in one display."""
+
+    def __init__(self) -> None:
+        self._cell = CellOutput()
+        cell: Any = self._cell
+        plain = RichConsole(file=cell, width=100, highlight=False, force_jupyter=False, force_terminal=False)
+        super().__init__(output=plain)
+        # A bar of tqdm, such as a download's, is text where there are no widgets; it need not say so in each notebook.
+        warnings.filterwarnings("ignore", "IProgress not found")
+
+    def on_progress(self, done: int, of: int | None, what: str) -> None:
+        """Say what is in progress, in the last line."""
+        self._cell.show_status(f"{what} {done:,}" if of is None else f"{what} {done}/{of}")
+
+    def print_round(self, text: str, line: dict[str, Any]) -> None:
+        """Print a round's line in place of what was in progress."""
+        self._cell.show_status("")
+        super().print_round(text, line)
+
+    def close(self) -> None:
+        """Remove the line of what is in progress."""
+        self._cell.show_status("")
+        super().close()
 
 
 class RunLines:

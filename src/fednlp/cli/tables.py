@@ -33,7 +33,7 @@ def show(output: RichConsole, table: Table) -> None:
         output.print(_Harmless(table))
         return
     text = io.StringIO()
-    RichConsole(file=text, width=100_000, color_system=None).print(table)
+    RichConsole(file=text, width=100_000, color_system=None, force_jupyter=False).print(table)
     for line in text.getvalue().split("\n")[:-1]:
         output.print(clean(line.rstrip()), markup=False, highlight=False, soft_wrap=True)
 

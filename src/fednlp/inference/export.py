@@ -26,7 +26,7 @@ _LONGEST_NAME = 100
 
 
 def export(
-    run: str | Path, out: str | Path, client: str | int | None = None, task: str | None = None
+    run: str | os.PathLike[str], out: str | Path, client: str | int | None = None, task: str | None = None
 ) -> Path:
     """Write the model of a run, or of one of its clients, as a folder that ``from_pretrained`` loads.
 
@@ -67,7 +67,7 @@ def export(
 
 
 def export_clients(
-    run: str | Path,
+    run: str | os.PathLike[str],
     out: str | Path,
     limit: int = 100,
     log: Callable[[str], None] = lambda text: None,

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ class Trained:
 
 
 def open_trained(
-    folder: str | Path,
+    folder: str | PathLike[str],
     client: str | int | None = None,
     task: str | None = None,
     device: str | None = None,

@@ -4,7 +4,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from os import PathLike
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -44,9 +46,9 @@ class Prediction:
 
 
 def predict_texts(
-    folder: str | Path,
-    texts: Sequence[str],
-    extra_columns: Mapping[str, str],
+    folder: str | PathLike[str],
+    texts: str | Sequence[str],
+    extra_columns: Mapping[str, str] = MappingProxyType({}),
     client: str | None = None,
     task: str | None = None,
     device: str | None = None,
@@ -55,7 +57,8 @@ def predict_texts(
 
     Args:
         folder: The run directory.
-        texts: The text, the words with spaces between them, the question, or the source, one an example.
+        texts: The text, the words with spaces between them, the question, or the source, one an example; a single
+            one may be given by itself.
         extra_columns: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
         client: Name or number of the client whose model to use, where clients have models of their own.
         task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
@@ -69,7 +72,8 @@ def predict_texts(
         RunError: The folder holds no model.
     """
     trained = open_trained(folder, client, task, device)
-    found = predictions(trained, rows_of_texts(trained, texts, extra_columns))
+    asked = [texts] if isinstance(texts, str) else texts
+    found = predictions(trained, rows_of_texts(trained, asked, extra_columns))
     return [one.text if isinstance(one.value, list) else one.value for one in found]
 
 

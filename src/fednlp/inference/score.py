@@ -5,6 +5,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,9 +59,9 @@ class Scores:
 
 
 def evaluate_run(
-    folder: str | Path,
+    folder: str | PathLike[str],
     path: str | Path | None = None,
-    out: Path | None = None,
+    out: str | Path | None = None,
     log: Callable[[str], None] = lambda text: None,
     on_progress: OnProgress = lambda done, of, what: None,
     client: str | None = None,
@@ -86,6 +87,8 @@ def evaluate_run(
         DataError: The data have labels, and the model knows none of them.
         FednlpError: The data or the model cannot be loaded, or the file cannot be written; the message says why.
     """
+    out = None if out is None else Path(out)
+    out = None if out is None else Path(out)
     if out is not None:
         check_table(out)
     trained = open_trained(folder, client, task, device)

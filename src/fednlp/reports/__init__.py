@@ -1,6 +1,7 @@
 """Tables, pictures and pages of run directories; they read these and nothing else."""
 
 from collections.abc import Sequence
+from os import PathLike
 from pathlib import Path
 
 from fednlp.errors import RunError
@@ -33,7 +34,7 @@ __all__ = [
 
 
 def write_report(
-    run_folders: Sequence[str | Path],
+    run_folders: str | PathLike[str] | Sequence[str | PathLike[str]],
     out: str | Path,
     target: float | None = None,
     tuning: Table | None = None,
@@ -41,8 +42,8 @@ def write_report(
     """Write the report of one or several runs: ``report.html``, ``report.md``, figures and the tables.
 
     Args:
-        run_folders: Run directories, and folders of comparisons, which stand for the run directories in them. Runs
-            that differ only in their seeds are shown as one.
+        run_folders: Run directories, and folders of comparisons, which stand for the run directories in them; or a
+            single one. Runs that differ only in their seeds are shown as one.
         out: The folder to write into (made where it is missing).
         target: A value of the task's metric, 0.84 for 84 %: the report says what each algorithm spent to
             reach it. By default shares of the best final figure are taken.
@@ -61,13 +62,15 @@ def write_report(
     from fednlp.reports.html import to_html
     from fednlp.reports.markdown import save_figures, to_markdown
 
-    if not run_folders:
+    given = [run_folders] if isinstance(run_folders, str | PathLike) else run_folders
+    folders = [Path(one) for one in given]
+    if not folders:
         raise RunError(
             "a report needs at least one run directory; give the folder that fednlp run --out made, or that of fednlp "
             "compare --out"
         )
-    tuning = tuning or kept_trials(run_folders, out)
-    runs = [read_run(folder) for folder in run_directories(run_folders)]
+    tuning = tuning or kept_trials(folders, out)
+    runs = [read_run(folder) for folder in run_directories(folders)]
     document = build(runs, target, tuning)
     groups = group_runs(runs)
     tables = {"table": compare_table(groups), **cross_client_tables(groups)}

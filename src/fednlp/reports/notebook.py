@@ -17,11 +17,14 @@ if TYPE_CHECKING:
 def rounds_frame(folder: Path) -> "DataFrame":
     """Return rounds.jsonl, a row a round; nested values have dotted names, ``evaluation.global.accuracy``.
 
+    The number of the round is its column ``round``, and the row's name.
+
     Raises:
         MissingDependency: pandas is not installed.
         RunError: The folder is no run directory.
     """
-    return _pandas().json_normalize(list(read_run(folder).rounds)).set_index("round")
+    frame: DataFrame = _pandas().json_normalize(list(read_run(folder).rounds))
+    return frame.set_index("round", drop=False).rename_axis(None)
 
 
 def clients_frame(folder: Path) -> "DataFrame":

@@ -62,11 +62,24 @@ def drawing() -> Iterator[None]:
         yield
 
 
-def new_axes(title: str, xlabel: str, size: tuple[float, float] = (_WIDTH, 4.2)) -> "tuple[Figure, Axes]":
-    """Return a figure with one quiet pair of axes; the title says what the y axis shows."""
+def new_figure(size: tuple[float, float]) -> "Figure":
+    """Return an empty figure of a size in inches, which a notebook shows as a picture without a set-up of its own."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=size, layout="constrained")
+    class Picture(Figure):
+        """A figure that is a picture wherever a value is displayed."""
+
+        def _repr_png_(self) -> bytes:
+            content = BytesIO()
+            self.savefig(content, format="png", dpi=110)
+            return content.getvalue()
+
+    return Picture(figsize=size, layout="constrained")
+
+
+def new_axes(title: str, xlabel: str, size: tuple[float, float] = (_WIDTH, 4.2)) -> "tuple[Figure, Axes]":
+    """Return a figure with one quiet pair of axes; the title says what the y axis shows."""
+    figure = new_figure(size)
     axes = figure.add_subplot()
     quiet(axes, title, xlabel)
     return figure, axes

@@ -81,7 +81,7 @@ def default_callback() -> Callback:
     if not _in_notebook():
         return NullCallback()
     # By name, since simulation must not import cli: cli imports simulation.
-    console: Callback = plugins.load("fednlp.cli.console:Console", "callback")()
+    console: Callback = plugins.load("fednlp.cli.console:CellConsole", "callback")()
     return console
 
 

@@ -10,6 +10,7 @@ rounds.jsonl       one line a round
 clients.csv        each client's sizes, last own score, and score after its fine-tuning steps
 by_label.json      scores by label on the global test set, and the confusion matrix
 labels.json        client x label counts, for small federations
+trackers.json      the run that each tracker has for this one, with which a resumed run goes on
 profile.json       where the time of each worker went, since the run was started or last resumed
 cross_client_evaluation.json        every model's score on every client's tests, if configured
 checkpoint/        the state that a resumed run needs
@@ -62,6 +63,10 @@ class RunDir:
     """The paths of one run, and the ways to write them."""
 
     folder: Path
+
+    def __fspath__(self) -> str:
+        """Return the folder: a run is given to functions that take its folder."""
+        return str(self.folder)
 
     @property
     def partition(self) -> Path:
