@@ -2,7 +2,8 @@
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -86,15 +87,17 @@ def test_a_missing_library_is_named_with_the_command_that_installs_it(
 class FakeRun:
     """Stands in for a Weights & Biases run."""
 
+    id = "abc"
+
     def __init__(self) -> None:
         self.sent: list[tuple[int, dict[str, float]]] = []
-        self.finished = False
+        self.exit_code: int | None = None
 
     def log(self, numbers: dict[str, float], step: int) -> None:
         self.sent.append((step, numbers))
 
-    def finish(self) -> None:
-        self.finished = True
+    def finish(self, exit_code: int) -> None:
+        self.exit_code = exit_code
 
 
 @pytest.mark.parametrize(("asked", "mode"), [(None, "offline"), ("online", None)])
@@ -121,7 +124,11 @@ def test_wandb_is_offline_unless_the_user_said_otherwise(
     assert given["dir"] == str(tmp_path)
     assert given["config"] == CONFIG
     assert run.sent == [(line["round"], round_numbers(line)) for line in LINES]
-    assert run.finished
+    assert run.exit_code == 0
+    assert "id" not in given
+    (again,) = open_trackers("wandb", tmp_path, CONFIG)
+    again.close("interrupted")
+    assert (given["id"], given["resume"], run.exit_code) == ("abc", "allow", 130)
 
 
 class FakeClient:
@@ -131,9 +138,10 @@ class FakeClient:
 
     def __init__(self, tracking_uri: str | None) -> None:
         self.uri = tracking_uri
+        self.calls: list[str] = []
         self.metrics: list[tuple[str, float, int]] = []
         self.params: dict[str, str] = {}
-        self.ended = False
+        self.status: dict[str, str] = {}
         FakeClient.opened.append(self)
 
     def get_experiment_by_name(self, _name: str) -> None:
@@ -145,14 +153,18 @@ class FakeClient:
     def create_run(self, experiment: str, run_name: str) -> SimpleNamespace:
         return SimpleNamespace(info=SimpleNamespace(run_id=f"{experiment}-{run_name}"))
 
-    def log_param(self, _run: str, key: str, value: str) -> None:
-        self.params[key] = value
+    def log_batch(
+        self, run: str, metrics: Sequence[tuple[Any, ...]] = (), params: Sequence[tuple[str, str]] = ()
+    ) -> None:
+        self.calls.append(run)
+        self.params |= dict(params)
+        self.metrics += [(key, value, step) for key, value, _, step in metrics]
 
-    def log_metric(self, _run: str, key: str, value: float, step: int) -> None:
-        self.metrics.append((key, value, step))
+    def update_run(self, run: str, status: str) -> None:
+        self.status[run] = status
 
-    def set_terminated(self, _run: str) -> None:
-        self.ended = True
+    def set_terminated(self, run: str, status: str) -> None:
+        self.status[run] = status
 
 
 @pytest.mark.parametrize("asked", [None, "http://localhost:5000"])
@@ -160,10 +172,16 @@ def test_mlflow_stays_in_the_run_directory_unless_the_user_said_otherwise(
     asked: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     FakeClient.opened = []
-    fake = ModuleType("mlflow.tracking")
-    fake.__dict__.update(MlflowClient=FakeClient)
-    monkeypatch.setitem(sys.modules, "mlflow", ModuleType("mlflow"))
-    monkeypatch.setitem(sys.modules, "mlflow.tracking", fake)
+    parts: dict[str, dict[str, Any]] = {
+        "mlflow": {},
+        "mlflow.tracking": {"MlflowClient": FakeClient},
+        "mlflow.entities": {"Metric": lambda *given: given, "Param": lambda *given: given},
+        "mlflow.exceptions": {"MlflowException": LookupError},
+    }
+    for name, content in parts.items():
+        fake = ModuleType(name)
+        fake.__dict__.update(content)
+        monkeypatch.setitem(sys.modules, name, fake)
     monkeypatch.setenv("MLFLOW_DISABLE_TELEMETRY", "true")
     if asked:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", asked)
@@ -177,7 +195,27 @@ def test_mlflow_stays_in_the_run_directory_unless_the_user_said_otherwise(
     assert client.metrics == [
         (key, value, line["round"]) for line in LINES for key, value in round_numbers(line).items()
     ]
-    assert client.ended
+    assert client.status == {(run := f"7-{tmp_path.name}"): "FINISHED"}
+    assert client.calls == [run] * (1 + len(LINES))
+    (again,) = open_trackers("mlflow", tmp_path, CONFIG)
+    assert FakeClient.opened[1].status == {run: "RUNNING"}
+    again.log(4, {"train_loss": 0.5})
+    again.close("interrupted")
+    assert FakeClient.opened[1].status == {run: "KILLED"}
+    assert FakeClient.opened[1].calls == [run]
+
+
+def test_a_run_of_a_tracker_that_is_no_name_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "trackers.json").write_text('{"wandb": "../x"}')
+    fake = ModuleType("wandb")
+    fake.__dict__.update(init=lambda **_: FakeRun(), Settings=SimpleNamespace)
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    with pytest.raises(
+        RunError, match=r"trackers.json is damaged .*: remove it: the trackers begin new runs"
+    ):
+        open_trackers("wandb", tmp_path, CONFIG)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -252,10 +290,36 @@ def test_a_tracker_that_cannot_be_opened_closes_the_others(
 
     closed: list[str] = []
     openers: dict[str, Callable[..., Any]] = {
-        "tensorboard": lambda *_: Tracker("a", lambda *_: None, lambda: closed.append("a")),
+        "tensorboard": lambda *_: Tracker("a", lambda *_: None, closed.append),
         "wandb": _broken,
     }
     monkeypatch.setattr(trackers, "_OPENERS", openers)
     with pytest.raises(RunError, match=r"wandb cannot be opened \(no route\); leave it out of report_to"):
         open_trackers(["tensorboard", "wandb"], tmp_path, CONFIG)
-    assert closed == ["a"]
+    assert closed == ["failed"]
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (None, "finished"),
+        (KeyboardInterrupt(), "interrupted"),
+        (SystemExit(130), "interrupted"),
+        (RunError("the disk is full"), "failed"),
+    ],
+)
+def test_a_tracker_is_told_how_the_rounds_ended(
+    error: BaseException | None, outcome: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fednlp.config import parse
+    from fednlp.simulation import train
+    from fednlp.simulation.run_dir import RunDir
+
+    ends: list[str] = []
+    tracker = Tracker("a", lambda *_: None, ends.append)
+    monkeypatch.setattr(train, "open_trackers", lambda *_: [tracker])
+    experiment = parse({"data": {"name": "bbc"}, "report": {"report_to": ["mlflow"]}})
+    with suppress(KeyboardInterrupt, SystemExit, RunError), train._trackers(RunDir(tmp_path), experiment):
+        if error is not None:
+            raise error
+    assert ends == [outcome]

@@ -37,6 +37,16 @@ class AlgorithmFile(Shape):
         return self
 
 
+TrackerRun = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,64}$")]
+
+
+class TrackersFile(Shape):
+    """``trackers.json``."""
+
+    wandb: TrackerRun | None = None
+    mlflow: TrackerRun | None = None
+
+
 class DataFacts(Shape):
     """Facts on the data."""
 
@@ -232,6 +242,7 @@ class Trials(Shape):
 SHAPES: Mapping[str, type[Shape]] = {
     "task.json": TaskFile,
     "algorithm.json": AlgorithmFile,
+    "trackers.json": TrackersFile,
     "environment.json": Environment,
     "data.json": DataLook,
     "by_label.json": ByLabel,

@@ -5,28 +5,40 @@ send it elsewhere.
 """
 
 import difflib
+import json
 import logging
 import os
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from fednlp.checked_json import read_json
 from fednlp.config.tables import flatten
+from fednlp.disk import atomic
 from fednlp.errors import ConfigError, FednlpError, MissingDependency, RunError
 
 Metrics = Mapping[str, float]
+Outcome = Literal["finished", "interrupted", "failed"]
 
 
 @dataclass
 class Tracker:
-    """Where numbers go. One that fails on the way is reported once and left alone: the run goes on."""
+    """Where numbers go. One that fails on the way is reported once and left alone: the run goes on.
+
+    Attributes:
+        name: The tracker's own name.
+        send: Sends the numbers of a round.
+        finish: Ends its run, which is given: ``"finished"``, ``"interrupted"`` by the user, or ``"failed"``.
+        failed: It takes no more numbers.
+    """
 
     name: str
     send: Callable[[int, Metrics], None]
-    finish: Callable[[], None]
+    finish: Callable[[Outcome], None]
     failed: bool = False
 
     def log(self, round_number: int, numbers: Metrics) -> None:
@@ -34,10 +46,10 @@ class Tracker:
         if not self.failed:
             self._try(lambda: self.send(round_number, numbers), f"from round {round_number} on")
 
-    def close(self) -> None:
+    def close(self, outcome: Outcome = "finished") -> None:
         """Finish: nothing is sent afterwards."""
         if not self.failed:
-            self._try(self.finish, "at the end")
+            self._try(lambda: self.finish(outcome), "at the end")
             self.failed = True
 
     def _try(self, act: Callable[[], None], when: str) -> None:
@@ -51,7 +63,7 @@ class Tracker:
 def open_trackers(
     names: str | Iterable[str], run_folder: str | Path, config: Mapping[str, Any]
 ) -> list[Tracker]:
-    """Open the trackers of ``[report] report_to``.
+    """Open the trackers of ``[report] report_to``; one that the run had before it was stopped goes on.
 
     Args:
         names: ``"none"``, one name, or several of ``"tensorboard"``, ``"wandb"``, ``"mlflow"``.
@@ -74,7 +86,7 @@ def open_trackers(
             trackers.append(_OPENERS[name](Path(run_folder).resolve(), config))
         except Exception as error:
             for tracker in trackers:
-                tracker.close()
+                tracker.close("failed")
             if isinstance(error, FednlpError):
                 raise
             raise RunError(
@@ -120,7 +132,7 @@ def _tensorboard(folder: Path, config: Mapping[str, Any]) -> Tracker:
             writer.add_scalar(key, value, round_number)
         writer.flush()
 
-    return Tracker("TensorBoard", send, writer.close)
+    return Tracker("TensorBoard", send, lambda _: writer.close())
 
 
 def _wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
@@ -131,6 +143,7 @@ def _wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
         import wandb
     except ImportError as error:
         raise _missing("wandb") from error
+    known = _known_run(folder, "wandb")
     run = wandb.init(
         project=os.environ.get("WANDB_PROJECT", "fednlp"),
         name=os.environ.get("WANDB_NAME", folder.name),
@@ -138,32 +151,71 @@ def _wandb(folder: Path, config: Mapping[str, Any]) -> Tracker:
         config=dict(config),
         mode=None if asked else "offline",
         settings=wandb.Settings(silent=True, console="off", x_disable_stats=True),
+        **({} if known is None else {"id": known, "resume": "allow"}),
     )
+    _keep_run(folder, "wandb", str(run.id))
     return Tracker(
-        "Weights & Biases", lambda number, numbers: run.log(dict(numbers), step=number), run.finish
+        "Weights & Biases",
+        lambda number, numbers: run.log(dict(numbers), step=number),
+        lambda outcome: run.finish(exit_code=_EXIT_CODES[outcome]),
     )
 
 
 def _mlflow(folder: Path, config: Mapping[str, Any]) -> Tracker:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     try:
+        from mlflow.entities import Metric, Param
+        from mlflow.exceptions import MlflowException
         from mlflow.tracking import MlflowClient
     except ImportError as error:
         raise _missing("mlflow") from error
     logging.getLogger("mlflow").setLevel(logging.WARNING)
     client = MlflowClient(tracking_uri=_mlflow_store(folder))
-    name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fednlp")
-    known = client.get_experiment_by_name(name)
-    experiment = known.experiment_id if known else client.create_experiment(name)
-    run = client.create_run(experiment, run_name=folder.name).info.run_id
-    for key, value in flatten(config):
-        client.log_param(run, key, str(value)[:500])
+    run = _known_run(folder, "mlflow")
+    try:
+        if run is not None:
+            client.update_run(run, status="RUNNING")
+    except MlflowException:  # another store is set, or it was removed there
+        run = None
+    if run is None:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "fednlp")
+        known = client.get_experiment_by_name(name)
+        experiment = known.experiment_id if known else client.create_experiment(name)
+        run = str(client.create_run(experiment, run_name=folder.name).info.run_id)
+        params = [Param(key, str(value)[:500]) for key, value in flatten(config)]
+        for first in range(0, len(params), _MLFLOW_PARAMS):
+            client.log_batch(run, params=params[first : first + _MLFLOW_PARAMS])
+        _keep_run(folder, "mlflow", run)
 
     def send(round_number: int, numbers: Metrics) -> None:
-        for key, value in numbers.items():
-            client.log_metric(run, key, value, step=round_number)
+        now = int(1000 * time.time())
+        client.log_batch(run, [Metric(key, value, now, round_number) for key, value in numbers.items()])
 
-    return Tracker("MLflow", send, lambda: client.set_terminated(run))
+    return Tracker("MLflow", send, lambda outcome: client.set_terminated(run, _MLFLOW_STATUS[outcome]))
+
+
+_MLFLOW_PARAMS = 100
+"""Parameters of one request at most, a limit of MLflow."""
+_MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}
+_EXIT_CODES = {"finished": 0, "interrupted": 130, "failed": 1}
+
+
+def _known_run(folder: Path, tracker: str) -> str | None:
+    """Return the run that a tracker had for this run directory; None where there is none."""
+    path = folder / _KEPT
+    found = read_json(path, "remove it: the trackers begin new runs").get(tracker) if path.is_file() else None
+    return None if found is None else str(found)
+
+
+def _keep_run(folder: Path, tracker: str, run: str) -> None:
+    """Note the run that a tracker has, so that a resumed run goes on in it."""
+    path = folder / _KEPT
+    known = read_json(path, "remove it: the trackers begin new runs") if path.is_file() else {}
+    with atomic(path, "choose another place with --out") as file:
+        file.write(json.dumps({**known, tracker: run}).encode() + b"\n")
+
+
+_KEPT = "trackers.json"
 
 
 def _mlflow_store(folder: Path) -> str | None:

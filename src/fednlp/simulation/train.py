@@ -23,7 +23,7 @@ from fednlp.federated.state import State
 from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
 from fednlp.privacy.dp import DPMechanism
-from fednlp.reports.trackers import open_trackers, round_numbers
+from fednlp.reports.trackers import Outcome, open_trackers, round_numbers
 from fednlp.runtime.engine import Engine
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.central_labels import CentralLabels
@@ -209,11 +209,16 @@ def _trackers(directory: RunDir, experiment: Experiment) -> Iterator[list[Any]]:
         return
     settings = experiment.model_dump(exclude_none=True)
     trackers = open_trackers(list(experiment.report.report_to), directory.folder, settings)
+    outcome: Outcome = "failed"
     try:
         yield trackers
+        outcome = "finished"
+    except (KeyboardInterrupt, SystemExit):
+        outcome = "interrupted"
+        raise
     finally:
         for tracker in trackers:
-            tracker.close()
+            tracker.close(outcome)
 
 
 @timed(BUILDING)
