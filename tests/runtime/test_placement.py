@@ -73,8 +73,8 @@ def test_a_rank_knows_its_number_on_its_machine(environment: dict[str, str], num
     assert worker_number(environment) == number
 
 
-def mapping(folder: Path, text: str) -> str:
-    path = folder / "gpus.toml"
+def mapping(folder: Path, text: str, name: str = "gpus.toml") -> str:
+    path = folder / name
     path.write_text(text)
     return str(path)
 
@@ -84,6 +84,31 @@ def test_a_file_says_it_by_machine(tmp_path: Path) -> None:
     assert workers_by_gpu(2, 1, path, "node1") == [2, 2]
     assert workers_by_gpu(2, 1, path, "node2.example.org") == [0, 4]
     assert workers_by_gpu(3, 2, None, "any") == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("text", "counts"),
+    [
+        ("here: [2, 2]\n", [2, 2]),
+        ("mapping_default:\n    here: [2, 2]\nmapping_other:\n    node1: [0, 1]\n", [2, 2]),
+        ("mapping_default:\n    node1: [0, 1]\n", "names the machines node1, and this one is here"),
+        (
+            "a:\n  here: [2, 2]\nb:\n  here: [0, 1]\n",
+            "names here in a and b: keep it in the one that is meant",
+        ),
+        ("a:\n  here: 2\n", "is no mapping of workers to GPUs"),
+        ("here: [2, -1]\n", "is no mapping of workers to GPUs"),
+        ("here: [", "is no mapping of workers to GPUs"),
+        ("", "is no mapping of workers to GPUs"),
+    ],
+)
+def test_a_file_of_fednlp_says_it_in_yaml(text: str, counts: list[int] | str, tmp_path: Path) -> None:
+    path = mapping(tmp_path, text, "gpu_mapping.yaml")
+    if isinstance(counts, list):
+        assert workers_by_gpu(2, 1, path, "here") == counts
+    else:
+        with pytest.raises(ConfigError, match=counts):
+            workers_by_gpu(2, 1, path, "here")
 
 
 @pytest.mark.parametrize(

@@ -126,8 +126,17 @@ class TrivialBaseline(Shape):
     name: str
 
 
+class Staleness(Shape):
+    """How many flushes late updates were."""
+
+    mean: Number
+    largest: Count
+
+
 class Summary(Spent):
     """``summary.json``."""
+
+    staleness: Staleness | None = None
 
     finished: bool
     data: DataFacts | None = None

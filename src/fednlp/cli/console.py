@@ -349,6 +349,9 @@ def closing_table(summary: dict[str, Any]) -> Table:
     table.add_row("rounds, time", f"{summary['rounds']}, {human_seconds(summary['seconds'])}")
     if "privacy" in summary:
         table.add_row("privacy of clients", _privacy_text(summary["privacy"]))
+    if "staleness" in summary:
+        late = summary["staleness"]
+        table.add_row("staleness", f"{late['mean']:.2f} flushes on average, {late['largest']} at most")
     if summary["dropped"]:
         table.add_row("dropped clients", str(summary["dropped"]))
     if summary["note"]:

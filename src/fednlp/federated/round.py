@@ -30,7 +30,8 @@ from fednlp.federated.transforms import RngKey
 class RoundReport:
     """The numbers of one round; ``train_loss``, and ``metrics`` of the method's own, are means over the examples seen.
 
-    Bytes are summed over the clients; one that was dropped has cost the way down.
+    Bytes are summed over the clients; one that was dropped has cost the way down. ``staleness`` is that of the cohort,
+    in its order; empty for synchronous rounds.
     """
 
     round: int
@@ -46,6 +47,7 @@ class RoundReport:
     seconds: float | None = None
     facts: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
+    staleness: Sequence[int] = ()
 
 
 def run_round(
@@ -238,6 +240,7 @@ def _report(plan: RoundPlan, outcome: Outcome, layout: Layout) -> RoundReport:
         seconds=plan.cohort.seconds,
         facts=outcome.facts,
         metrics=mean_over_examples(kept),
+        staleness=plan.cohort.staleness,
     )
 
 

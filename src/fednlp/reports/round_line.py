@@ -52,6 +52,8 @@ def round_text(
         parts.append(f"own {metric_title(metric)} {told}")
     if own.get(metric) is not None:
         parts.append(f"worst decile {own[f'{metric}_worst_decile']:.3f}")
+    if "staleness" in line:
+        parts.append(f"staleness {line['staleness']['mean']:.1f} (max {line['staleness']['largest']})")
     if line["bytes_up"]:
         parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
     if "secure" in line:

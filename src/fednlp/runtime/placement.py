@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import yaml
 from pydantic import NonNegativeInt, TypeAdapter, ValidationError
 
 from fednlp.errors import ConfigError
@@ -21,6 +22,7 @@ WORKER = "FEDNLP_WORKER"
 _LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 """What launchers tell a process; ``mpirun`` within a job of Slurm comes before Slurm's own."""
 _MAPPING = TypeAdapter(dict[str, list[NonNegativeInt]])
+_MAPPINGS = TypeAdapter(dict[str, dict[str, list[NonNegativeInt]]])
 
 
 def worker_number(environment: Mapping[str, str] = os.environ) -> int:
@@ -87,7 +89,8 @@ def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None =
     Args:
         gpus: How many GPUs there are.
         each: Workers of each, where no file says otherwise.
-        mapping: A TOML file that says so by host: ``node1 = [2, 2]``, or ``node2 = []`` for one without a GPU.
+        mapping: A TOML file that says so by host: ``node1 = [2, 2]``, or ``node2 = []`` for one without a GPU. A YAML
+            file says the same, ``node1: [2, 2]``, or has such mappings by their names, of which one names this machine.
         host: The name of this machine, if it is not the system's.
 
     Raises:
@@ -96,8 +99,8 @@ def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None =
     if mapping is None:
         return [each] * gpus
     name = socket.gethostname() if host is None else host
-    found = _read(Path(mapping))
-    counts = found.get(name, found.get(name.partition(".")[0]))
+    found = _read(Path(mapping), name)
+    counts = _of_host(found, name)
     if counts is None:
         raise ConfigError(
             f"{mapping} names the machines {', '.join(found) or '(none)'}, and this one is {name}: add a line such as "
@@ -111,15 +114,36 @@ def workers_by_gpu(gpus: int, each: int, mapping: str | None, host: str | None =
     return counts
 
 
-def _read(path: Path) -> dict[str, list[int]]:
+def _of_host(mapping: Mapping[str, list[int]], host: str) -> list[int] | None:
+    return mapping.get(host, mapping.get(host.partition(".")[0]))
+
+
+def _read(path: Path, host: str) -> dict[str, list[int]]:
+    """Return the mapping of a file; of several in it, the one that names this machine.
+
+    Raises:
+        ConfigError: The file cannot be read, or several of its mappings name this machine.
+    """
     try:
-        return _MAPPING.validate_python(tomllib.loads(path.read_text(encoding="utf-8-sig")), strict=True)
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix.lower() not in (".yaml", ".yml"):
+            return _MAPPING.validate_python(tomllib.loads(text), strict=True)
+        document = yaml.safe_load(text)
+        if not isinstance(document, dict) or any(isinstance(one, list) for one in document.values()):
+            return _MAPPING.validate_python(document, strict=True)
+        named = _MAPPINGS.validate_python(document, strict=True)
     except FileNotFoundError:
         raise ConfigError(f"runtime.gpu_mapping: there is no file {path}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; each machine has one line") from None
-    except (OSError, UnicodeDecodeError, ValidationError):
+    except (OSError, UnicodeDecodeError, ValidationError, yaml.YAMLError):
         raise ConfigError(
             f"{path} is no mapping of workers to GPUs: say for each machine its name, in quotes, and a number for each "
             'GPU, such as "node1" = [2, 2]'
         ) from None
+    here = [one for one, mapping in named.items() if _of_host(mapping, host) is not None]
+    if len(here) > 1:
+        raise ConfigError(f"{path} names {host} in {' and '.join(here)}: keep it in the one that is meant")
+    return (
+        named[here[0]] if here else {name: counts for one in named.values() for name, counts in one.items()}
+    )

@@ -93,6 +93,9 @@ class FederatedTraining:
             line["client_metrics"] = done.metrics
         if done.seconds is not None:
             line["simulated_seconds"] = round(done.seconds, 6)
+        if done.staleness:
+            mean = sum(done.staleness) / len(done.staleness)
+            line["staleness"] = {"mean": round(mean, 6), "largest": max(done.staleness)}
         norms = {r.client: r.facts["update_norms"] for r in done.results if "update_norms" in r.facts}
         if norms:
             line["update_norms"] = norms

@@ -57,6 +57,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         },
         **context.facts,
         **_secure_total(experiment, lines),
+        **_staleness(lines),
     }
 
 
@@ -75,6 +76,15 @@ def _best(evaluated: list[dict[str, Any]], parts: Sequence[str], metric: str) ->
         return None
     score, earliest = max(scored)
     return {"round": -earliest, metric: score}
+
+
+def _staleness(lines: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return how many flushes late updates were, on average over all of them and at most; nothing for rounds."""
+    late = [(line["staleness"], len(line["cohort"])) for line in lines if "staleness" in line]
+    if not late:
+        return {}
+    mean = sum(one["mean"] * updates for one, updates in late) / sum(updates for _, updates in late)
+    return {"staleness": {"mean": round(mean, 6), "largest": max(one["largest"] for one, _ in late)}}
 
 
 def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[str, Any]:

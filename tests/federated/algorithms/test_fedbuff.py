@@ -353,8 +353,15 @@ def test_a_run_is_what_the_clock_says(buffered: Make, experiment: Make, tmp_path
         assert line["simulated_seconds"] == pytest.approx(now - before, abs=1e-5)
         assert line["examples"] == sum(sizes[client] for client, _ in late)
         assert line["bytes_up"] == line["bytes_down"] == 2 * bytes_each
+        flushes = [flushes_late for _, flushes_late in late]
+        assert line["staleness"] == {"mean": np.mean(flushes), "largest": max(flushes)}
         before = now
     assert max(late for _, _, versions in simulated(seconds.tolist(), 0, 4, 2, 6) for late in versions) > 0
+    everyone = [late for _, one, _ in simulated(seconds.tolist(), 0, 4, 2, 6) for _, late in one]
+    assert run.read_json("summary.json")["staleness"] == {
+        "mean": pytest.approx(np.mean(everyone), abs=1e-6),
+        "largest": max(everyone),
+    }
     assert run.read_json("summary.json")["simulated_seconds"] == pytest.approx(before, abs=1e-4)
     assert versions_in(run.folder) == simulated(seconds.tolist(), 0, 4, 2, 6)[-1][2]
 

@@ -47,6 +47,7 @@ def cost_blocks(groups: Groups, target: float | None = None) -> Iterator[Block]:
     yield from _totals(groups)
     yield from _reached_blocks(groups, metric, target)
     yield from _dropped(groups)
+    yield from _staleness(groups)
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,17 @@ def _target_rows(groups: Groups, key: str, target: float, of: str, timed: bool) 
 
 def _stat(values: Sequence[float]) -> Stat | None:
     return Stat(tuple(values)) if values else None
+
+
+def _staleness(groups: Groups) -> Iterator[Block]:
+    """Yield how late the updates of asynchronous methods were."""
+    for label, runs in groups.items():
+        late = [run.summary["staleness"] for run in runs if run.summary and "staleness" in run.summary]
+        if late:
+            mean, largest = sum(one["mean"] for one in late) / len(late), max(one["largest"] for one in late)
+            yield Text(
+                f"Staleness of {label}: updates were {mean:.2f} flushes late on average, {largest} at most."
+            )
 
 
 def _dropped(groups: Groups) -> Iterator[Block]:
