@@ -77,7 +77,8 @@ def stranger(
         experiment: Of a simulation.
         folder: New or empty.
         broker: That runs, and lets everybody read and write everything.
-        messages: That the stranger sends, from the first round on; then the others are left in peace.
+        messages: That the stranger sends, from the first round on, as long as rounds go on; then the others are left in
+            peace.
         seed: Of what it sends.
         limit: Seconds that the federation may take.
     """
@@ -86,13 +87,18 @@ def stranger(
     end, grown = begun + limit, 0
     with trial.running():
         trial.wait(lambda: any((trial.server / "federation" / "inbox").glob("1.*")), end)
-        server = trial.processes[SERVER].pid
-        before = resident(server)
-        while found.sent < messages and trial.wait(lambda: True, end):
+        server, before, ended = None, 0, False
+        while found.sent < messages and not ended and time.monotonic() < end:
             for _ in range(min(_AT_ONCE, messages - found.sent)):
                 found.speak()
             trial.lasting(_REST, end)
-            grown = max(grown, resident(server) - before)
+            ended = trial.tend()  # all rounds may be done before all is sent
+            process = trial.processes.get(SERVER)
+            if ended or process is None or process.exitcode is not None:
+                continue  # a server that the broker left alone ends with an error, and is started again
+            if process is not server:
+                server, before = process, resident(process.pid)
+            grown = max(grown, resident(process.pid) - before)
         in_round = trial.done() + 1
         found.leave()
         trial.finish(end)
@@ -102,6 +108,8 @@ def stranger(
         "messages": found.sent,
         "heard": found.heard,
         "until_round": in_round,
+        "ended_first": "the federation" if ended else "the stranger",
+        "server_started_again": trial.retried[SERVER],
         "memory_grew_by": grown,
         "tracebacks": told.count("Traceback"),
         "seconds": round(time.monotonic() - begun, 1),
