@@ -248,7 +248,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         "a.docx",
         "text,label\na,x\n",
         ": cannot tell what kind of file this is: name it .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet, .xlsx, "
-        ".conll, .bio, .iob, .iob2, .txt",
+        ".conll, .conllu, .conllup, .bio, .iob, .iob2, .txt",
     ),
     "no workbook": (
         "a.xlsx",

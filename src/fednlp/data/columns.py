@@ -50,12 +50,12 @@ class MissingColumns(DataError):
 
 
 def configured_columns(
-    columns: Mapping[str, str], text: str = "text", label: str = "label"
+    columns: Mapping[str, str | int], text: str = "text", label: str = "label"
 ) -> dict[str, str]:
     """Return the columns that the user configured: own names by canonical ones.
 
     Args:
-        columns: Own names by canonical ones.
+        columns: Own names by canonical ones; or numbers, of the columns of a file of words and tags.
         text: Short for ``columns["text"]``.
         label: Short for ``columns["label"]``.
 
@@ -65,7 +65,7 @@ def configured_columns(
     >>> configured_columns({"source": "dialogue"}, label="topic")
     {'source': 'dialogue', 'label': 'topic'}
     """
-    found = dict(columns)
+    found = {name: str(own) for name, own in columns.items()}
     for name in found:
         if name not in CANONICAL:
             raise DataError(

@@ -4,6 +4,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -12,7 +13,9 @@ from typing import Literal
 
 from fednlp.data.columns import check_columns
 from fednlp.data.fednlp_h5.reader import read_data
-from fednlp.data.readers import conll, parallel, squad
+from fednlp.data.readers import parallel, squad
+from fednlp.data.readers.conll import conll
+from fednlp.data.readers.conll_layout import is_tagged, layout_of
 from fednlp.data.readers.csv_files import DELIMITERS, csv_names, csv_rows, delimiter_name, find_delimiter
 from fednlp.data.readers.excel import EXCEL, excel_names, excel_rows
 from fednlp.data.readers.json_files import JSON_LINES, json_names, json_rows
@@ -23,15 +26,15 @@ from fednlp.disk import regular
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
 
-CONLL = (".conll", ".bio", ".iob", ".iob2")
+CONLL = (".conll", ".conllu", ".conllup", ".bio", ".iob", ".iob2")
 TABLES = (*DELIMITERS, *JSON_LINES, *PARQUET, *EXCEL, *CONLL)
 """Endings of files that hold several examples for certain."""
 TEXTS = (".txt",)
 SUFFIXES = (*TABLES, *TEXTS)
+_PERHAPS_TAGGED = (*TEXTS, ".tsv", ".tab")
 
 _HEAD = 1 << 16
 _SQUAD = re.compile(rb'"data"\s*:\s*\['), re.compile(rb'"paragraphs"\s*:\s*\[')
-_TAG = re.compile(r"(O|[BIESLU]-\S+)")
 
 
 def suffix_of(path: Path) -> str:
@@ -39,15 +42,18 @@ def suffix_of(path: Path) -> str:
     return Path(path.name.lower().removesuffix(".gz")).suffix
 
 
-def file_rows(path: Path, delimiter: str | None = None) -> Rows:
+def file_rows(
+    path: Path, delimiter: str | None = None, configured: Mapping[str, str] = MappingProxyType({})
+) -> Rows:
     """Return the rows of a file, told apart by the ending of its name; every column is kept.
 
-    ``.txt`` is words and tags where its first line ends in a tag, else a text a line; ``.json`` is SQuAD's
-    where it begins so, else JSON lines or an array.
+    ``.txt`` and ``.tsv`` are words and tags where :func:`is_tagged` says so; any other ``.txt`` is a text a line;
+    ``.json`` is SQuAD's where it begins so, else JSON lines or an array.
 
     Args:
         path: The file.
         delimiter: What separates the cells of a CSV file; found by :func:`find_delimiter` if left out.
+        configured: The user's own names of columns, by the canonical ones.
 
     Raises:
         DataError: It is no such file; or, when the rows are read, what is wrong in which line.
@@ -55,12 +61,13 @@ def file_rows(path: Path, delimiter: str | None = None) -> Rows:
     with data_errors(path):
         regular(path)  # whatever library opens it
     suffix = suffix_of(path)
+    tagged = suffix in CONLL or (suffix in TEXTS and not configured.keys().isdisjoint(("words", "tags")))
+    if tagged or (suffix in _PERHAPS_TAGGED and delimiter is None and is_tagged(path)):
+        return _tagged(path, configured)
     if suffix in DELIMITERS:
         return _csv(path, DELIMITERS[suffix], delimiter)
     if delimiter is not None:
         raise DataError(f"{path}: data.delimiter is for {', '.join(DELIMITERS)} files: leave it out")
-    if suffix in CONLL or (suffix in TEXTS and _is_tagged(path)):
-        return reader_rows(path, conll.conll, conll.COLUMNS)
     if suffix in TEXTS:
         return reader_rows(path, _texts, ("text",))
     if suffix == ".json" and _is_squad(path):
@@ -72,6 +79,11 @@ def file_rows(path: Path, delimiter: str | None = None) -> Rows:
     if suffix in EXCEL:
         return _table(path, "excel", excel_names, excel_rows)
     raise DataError(f"{path}: cannot tell what kind of file this is: name it {', '.join(SUFFIXES)}")
+
+
+def _tagged(path: Path, configured: Mapping[str, str]) -> Rows:
+    layout = layout_of(path, configured)
+    return replace(reader_rows(path, conll, layout.columns, options=layout.options), note=layout.note)
 
 
 def _csv(path: Path, usual: str, given: str | None) -> Rows:
@@ -153,13 +165,6 @@ def located(path: Path, read: Callable[[], Iterator[Row]]) -> Iterator[Located]:
 def _texts(path: Path) -> Iterator[Row]:
     for _, line in filled_lines(path):
         yield (line,)
-
-
-def _is_tagged(path: Path) -> bool:
-    """Say whether a text file has words and tags in columns: its first line ends in a tag."""
-    _, line = next(filled_lines(path), (0, ""))
-    cells = line.split()
-    return len(cells) > 1 and (_TAG.fullmatch(cells[-1]) is not None or cells[0] == "-DOCSTART-")
 
 
 def _is_squad(path: Path) -> bool:

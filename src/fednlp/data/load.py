@@ -31,7 +31,7 @@ def load_data(
     path: str | Path | Sequence[str | Path] | None = None,
     *,
     task: str | None = None,
-    columns: Mapping[str, str] | None = None,
+    columns: Mapping[str, str | int] | None = None,
     text: str = "text",
     label: str = "label",
     test_path: str | Path | None = None,
@@ -55,7 +55,8 @@ def load_data(
             a name of the catalogue: where its published files are.
         task: A formulation (:data:`fednlp.formulations.TASKS`); by default that of the catalogue, or the one
             that the columns fit.
-        columns: The file's own names of columns, by the canonical ones: ``{"source": "dialogue"}``.
+        columns: The file's own names of columns, by the canonical ones: ``{"source": "dialogue"}``; or their numbers
+            where they have no names, in a file of words and tags: ``{"words": 1, "tags": 2}``.
         text: Short for ``columns["text"]``.
         label: Short for ``columns["label"]``.
         test_path: The test file or folder that goes with ``path``; for silos a folder or pattern of test files

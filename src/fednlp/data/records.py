@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fednlp.data.files import file_rows
@@ -26,12 +27,15 @@ Record = tuple[str, dict[str, Any]]
 """A row's values by its columns' own names, after its place for people: ``"file.csv:3"``."""
 
 
-def read_records(path: Path) -> tuple[Sequence[str], Iterator[Record], str | None]:
+def read_records(
+    path: Path, configured: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Sequence[str], Iterator[Record], str | None]:
     """Return the columns of a file, its rows one after the other, and what separates the cells of a ``.csv`` file.
 
     Args:
         path: Any file that :func:`fednlp.data.files.file_rows` reads. Values are strings; those of JSON lines
             are as they stand there.
+        configured: The user's own names of columns, by the canonical ones.
 
     Raises:
         DataError: There is no such file; or, when the rows are read, what is wrong in which line.
@@ -39,7 +43,7 @@ def read_records(path: Path) -> tuple[Sequence[str], Iterator[Record], str | Non
     if not path.is_file():
         near = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"there is no file {path}: {did_you_mean(path.name, near)}give one that exists")
-    rows = file_rows(path)
+    rows = file_rows(path, None, configured)
     columns, placed = rows.read({})
     if rows.what[0] == "json lines":
         return columns, json_objects(path), None

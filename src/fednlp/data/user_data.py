@@ -107,7 +107,7 @@ def open_path(
         return (*_open_folder(path, configured, delimiter), None)
     if path.suffix.lower() in _H5:
         return h5_rows(path)
-    return file_rows(path, delimiter), None, None
+    return file_rows(path, delimiter, configured), None, None
 
 
 def _open_folder(
@@ -117,9 +117,10 @@ def _open_folder(
         return saved_rows(path, targets_of(configured))
     train, held = (split_file(path, split) for split in ("train", "test"))
     if train is not None:
-        return file_rows(train, delimiter), file_rows(held, delimiter) if held is not None else None
+        test = file_rows(held, delimiter, configured) if held is not None else None
+        return file_rows(train, delimiter, configured), test
     if (only := _only_file(path)) is not None:
-        return file_rows(only, delimiter), None
+        return file_rows(only, delimiter, configured), None
     inside = silo_paths(path, languages_of(configured))
     if inside is not None:
         raise DataError(

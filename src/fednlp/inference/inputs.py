@@ -79,7 +79,7 @@ def rows_of_file(
     """
     given, name = dict(extra_columns or {}), trained.task.name
     _require_columns(given)
-    columns, records, delimiter = read_records(path)
+    columns, records, delimiter = read_records(path, _own_columns(trained))
     own = _columns(trained, str(path), columns, text, given)
     first = _first(name)
 
@@ -130,13 +130,17 @@ def _further(task: str) -> list[str]:
     ]
 
 
+def _own_columns(trained: Trained) -> dict[str, str]:
+    """Return the columns of the run's own data by the canonical names, where they are the user's files."""
+    data = trained.experiment.data
+    return {} if data.path is None else configured_columns(data.columns or {}, data.text, data.label)
+
+
 def _columns(
     trained: Trained, where: str, names: Sequence[str], text: str | None, extra_columns: Mapping[str, str]
 ) -> dict[str, str]:
     """Return the file's column for each canonical name: the one of the run's own data, or the canonical name."""
-    task, data = trained.task.name, trained.experiment.data
-    known = {} if data.path is None else configured_columns(data.columns or {}, data.text, data.label)
-    found = {}
+    task, known, found = trained.task.name, _own_columns(trained), {}
     for name in (_first(task), *_further(task)):
         own = known.get(name, name)
         if name == _first(task):

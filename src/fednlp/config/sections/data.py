@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, PlainValidator, field_validator, model_validator
+from pydantic import BeforeValidator, Field, JsonValue, PlainValidator, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from fednlp.config.sections.base import SITES, Section, with_options
@@ -40,6 +40,10 @@ Size = Annotated[int | dict[str, int] | None, PlainValidator(_one_or_by_silo)]
 """How many examples are drawn: of all data, or of each silo that a table names."""
 
 
+def _named_or_numbered(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
 class DataFiles(Section):
     """Files of examples, and how they are read: the arguments of :func:`fednlp.data.load_data`.
 
@@ -50,7 +54,7 @@ class DataFiles(Section):
     path: Annotated[str | list[str] | None, PlainValidator(_one_or_several)] = None
     text: str = "text"
     label: str = "label"
-    columns: dict[str, str] = {}
+    columns: dict[str, Annotated[str, BeforeValidator(_named_or_numbered)]] = {}
     test_path: str | None = None
     test_fraction: Fraction = 0.2
     delimiter: str | None = None

@@ -1,0 +1,302 @@
+"""The layout of a file of words and tags, found from what its columns hold: which is which, comments, an index."""
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from fednlp.data.readers.conll import (
+    DOCUMENT,
+    MARKED,
+    NO_COLUMN,
+    NUMBERED,
+    OUTSIDE,
+    REVERSED,
+    is_comment,
+    split_cells,
+)
+from fednlp.data.readers.text_io import numbered_lines
+from fednlp.errors import DataError
+
+CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
+"""The columns of CoNLL-U, the format of Universal Dependencies (CoNLL-X has them under similar names)."""
+
+_CHUNKS = frozenset(["ADJP", "ADVP", "CONJP", "INTJ", "LST", "NP", "PP", "PRT", "SBAR", "UCP", "VP"])
+"""The phrases of CoNLL-2000, which CoNLL-2003 has in a column before that of the entities."""
+
+_LINES = 20_000
+_FEW = 20
+_NAMES = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)?:")
+_NUMBER = re.compile(r"-?[1-9]\d?")
+
+Sentence = list[list[str]]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the words and the tags of a file stand.
+
+    Attributes:
+        options: Arguments of :func:`fednlp.data.readers.conll.conll`.
+        columns: What to call the words and the tags: as the user does, else by their canonical names.
+        note: What was found, for people; empty for a word first and its tag last.
+    """
+
+    options: Mapping[str, str | int | bool]
+    columns: tuple[str, str] = ("words", "tags")
+    note: str = ""
+
+
+def is_tagged(path: Path) -> bool:
+    """Say whether a text file, of whatever ending, has words and tags in columns.
+
+    Its lines have as many cells each, and one column holds tags such as ``B-PER`` and ``O``; or its words are
+    numbered, or it begins as a file of the CoNLL shared tasks.
+
+    Raises:
+        DataError: A line is not UTF-8.
+    """
+    lines = [line for _, line in islice(numbered_lines(path), 200)]
+    first = next((line for line in lines if line.strip()), "")
+    if first.startswith(DOCUMENT) or _NAMES.match(first):
+        return True
+    sentences, count, _ = _cut(lines)
+    rows = [cells for sentence in sentences for cells in sentence]
+    if count < 2 or not rows or len(rows[0]) != count:
+        return False
+    alike = [cells for cells in rows if len(cells) == count]
+    if 2 * len(alike) < len(rows):
+        return False
+    if count > 2 and any(line.strip() == "" for line in lines) and _index_of(sentences, count) != NO_COLUMN:
+        return True
+    return any(
+        all(_is_tag(cells[place]) for cells in alike) and _begins_with_tag(alike[0][place])
+        for place in range(count)
+    )
+
+
+def _begins_with_tag(cell: str) -> bool:
+    found = MARKED.fullmatch(cell)
+    return cell == "O" or (found is not None and found[2] is not None)
+
+
+def layout_of(path: Path, configured: Mapping[str, str]) -> Layout:
+    """Return the layout of a file of words and tags, from its first 20,000 lines.
+
+    The tags are the column of ``B-PER``, ``I-PER`` and ``O``, in whatever scheme. Of several such columns they are the
+    last, as in CoNLL-2003, and the first where the words are numbered, as in GermEval; in CoNLL-U they are UPOS; in
+    other files, the last column. The words are the first column with letters.
+
+    Args:
+        path: The file.
+        configured: The user's own columns for ``words`` and ``tags``: a number from 1, -1 for the last, or a name of
+            CoNLL-U or of the file's own line ``# global.columns``.
+
+    Raises:
+        DataError: It cannot be told which column is which; or there is none of the user's.
+    """
+    numbered = list(islice(numbered_lines(path), _LINES))
+    sentences, count, tabbed = _cut([line for _, line in numbered])
+    rows = [cells for sentence in sentences for cells in sentence if len(cells) == count]
+    named = next((_NAMES.match(line) for _, line in numbered if line.strip()), None)
+    index = _index_of(sentences, count) if rows else NO_COLUMN
+    if index != NO_COLUMN:
+        rows = [cells for cells in rows if cells[index].isdecimal()]
+    names = tuple(named[1].split()) if named else CONLLU if index == 0 and tabbed and count == 10 else ()
+    chosen = {role: _place(path, role, own, names) for role, own in configured.items() if role in _ROLES}
+    columns = (configured.get("words", "words"), configured.get("tags", "tags"))
+    if not rows:
+        return Layout({"word": chosen.get("words", 0), "tag": chosen.get("tags", -1)}, columns)
+    values = [[cells[place] for cells in rows] for place in range(count)]
+    shown = _shown(path, numbered, rows[0])
+    tag = chosen["tags"] if "tags" in chosen else _tag_column(values, index, names, chosen, shown)
+    taken = {index, tag % count}
+    word = chosen["words"] if "words" in chosen else _word_column(values, sentences, names, taken, shown)
+    tags, words = values[tag % count], values[word % count]
+    prefix = _language(words)
+    if "words" not in chosen and not _has_letters(words) and "tags" not in chosen and index != NO_COLUMN:
+        raise DataError(shown)
+    options: dict[str, str | int | bool] = {
+        "word": word,
+        "tag": -1 if tag == count - 1 else tag,
+        "prefix": prefix,
+        "index": index,
+        "cells": 0 if chosen else count,
+        "tabbed": tabbed,
+        "shape": _shape(tags),
+        "comments": True,
+    }
+    usual = index == NO_COLUMN and (word, tag % count) == (0, count - 1)
+    return Layout(
+        options, columns, _note(word % count, tag % count, count, names, prefix, usual or len(chosen) == 2)
+    )
+
+
+_ROLES = ("words", "tags")
+
+
+def _cut(lines: Sequence[str]) -> tuple[list[Sentence], int, bool]:
+    """Return sentences of cells without comments, how many cells most lines have, and whether tabs separate them."""
+    plain = [line for line in lines if line.strip() and not line.startswith(DOCUMENT)]
+    plain = [line for line in plain if not line.startswith("#")] or plain
+    tabbed = 2 * sum("\t" in line for line in plain) > len(plain)
+    counts = Counter(len(split_cells(line)) for line in plain)
+    count = counts.most_common(1)[0][0] if counts else 0
+    if tabbed and count > 2 and all(line.endswith("\t") for line in plain if line.count("\t") == count - 1):
+        count -= 1  # every line ends in a tab
+    sentences: list[Sentence] = []
+    sentence: Sentence = []
+    for line in lines:
+        if not line.strip() or line.startswith(DOCUMENT):
+            if sentence:
+                sentences.append(sentence)
+            sentence = []
+        elif not is_comment(line, not sentence, count, tabbed, ""):
+            sentence.append(split_cells(line, count))
+    return ([*sentences, sentence] if sentence else sentences), count, tabbed
+
+
+def _index_of(sentences: Sequence[Sentence], count: int) -> int:
+    """Return the column that counts the words of every sentence from 0 or 1, or none."""
+    if max(map(len, sentences), default=0) < 2:
+        return NO_COLUMN
+    return next((place for place in range(count - 1) if _counts(sentences, place, count)), NO_COLUMN)
+
+
+def _counts(sentences: Sequence[Sentence], place: int, count: int) -> bool:
+    for sentence in sentences:
+        before = None
+        for cells in sentence:
+            if len(cells) != count:
+                continue
+            value = cells[place]
+            if not NUMBERED.fullmatch(value):
+                return False
+            if value.isdecimal():
+                if int(value) > 1 and (before is None or int(value) != before + 1):
+                    return False
+                before = int(value)
+    return True
+
+
+def _place(path: Path, role: str, own: str, names: Sequence[str]) -> int:
+    """Return the column that the user names, from 0, or below 0 from the end."""
+    if own in names:
+        return names.index(own)
+    if not _NUMBER.fullmatch(own):
+        known = f" or a name of {', '.join(names)}" if names else ""
+        raise DataError(
+            f"{path}: no column {own!r}: give its number, the first is 1 and the last -1{known}, such as "
+            "columns = {words = 1, tags = 2}"
+        )
+    number = int(own)
+    return number - 1 if number > 0 else number
+
+
+def _tag_column(
+    values: Sequence[Sequence[str]],
+    index: int,
+    names: Sequence[str],
+    chosen: Mapping[str, int],
+    shown: str,
+) -> int:
+    count = len(values)
+    taken = {index, *(place % count for place in chosen.values())}
+    free = [place for place in range(count) if place not in taken]
+    shaped = [place for place in free if _is_shaped(values[place])]
+    kinds = [_kinds(values[place]) for place in shaped]
+    if shaped and set(values[-1]) == {"O"} and set().union(*kinds) <= _CHUNKS:
+        return count - 1
+    if len(shaped) > 1 and kinds[-1] & set().union(*kinds[:-1]):
+        if index == NO_COLUMN:
+            raise DataError(shown)
+        return shaped[0]
+    if shaped:
+        return shaped[-1]
+    if "UPOS" in names and set(values[names.index("UPOS")]) != {"_"}:
+        return names.index("UPOS")
+    if names or not free or (index != NO_COLUMN and len(free) + len(chosen) > 2):
+        raise DataError(shown)
+    tags, others = set(values[free[-1]]), [set(values[place]) for place in free[:-1]]
+    many = len(values[0]) >= _FEW
+    if not _has_letters(values[free[-1]]) and all(cell in "_-*" for cell in tags):
+        raise DataError(shown)
+    if many and others and len(tags) > min(len(others[0]), len(values[0]) // 2):
+        raise DataError(shown)  # more tags than words: the other way round, or no tags
+    return free[-1]
+
+
+def _word_column(
+    values: Sequence[Sequence[str]],
+    sentences: Sequence[Sentence],
+    names: Sequence[str],
+    taken: set[int],
+    shown: str,
+) -> int:
+    if "FORM" in names:
+        return names.index("FORM")
+    free = [place for place in range(len(values)) if place not in taken]
+    lettered = [place for place in free if _has_letters(values[place])] or free
+    if len(values[0]) >= _FEW:
+        same = {place for place in lettered if all(_is_constant(sentence, place) for sentence in sentences)}
+        lettered = [place for place in lettered if place not in same] or lettered
+    if not lettered:
+        raise DataError(shown)
+    return lettered[0]
+
+
+def _is_constant(sentence: Sentence, place: int) -> bool:
+    return len({cells[place] for cells in sentence if len(cells) > place}) <= 1
+
+
+def _has_letters(values: Sequence[str]) -> bool:
+    return any(any(map(str.isalpha, cell)) for cell in values)
+
+
+def _is_tag(cell: str) -> bool:
+    return cell in OUTSIDE or MARKED.fullmatch(cell) is not None
+
+
+def _is_shaped(values: Sequence[str]) -> bool:
+    return _shape(values) != ""
+
+
+def _shape(values: Sequence[str]) -> str:
+    """Return how tags are written, a mark and a kind or the other way round; empty where they are of another kind."""
+    marked = {cell for cell in values if cell not in OUTSIDE}
+    if marked and all(MARKED.fullmatch(cell) for cell in marked):
+        return "marked"
+    if marked and all(found := [REVERSED.fullmatch(cell) for cell in marked]):
+        return "reversed" if {one[2] for one in found if one} & {"B", "S", "U"} else ""
+    return ""
+
+
+def _kinds(values: Sequence[str]) -> set[str]:
+    return {found[2] or "" for cell in set(values) if cell != "O" and (found := MARKED.fullmatch(cell))}
+
+
+def _language(words: Sequence[str]) -> str:
+    """Return what every word begins with, as WikiANN's language, or nothing."""
+    found = _LANGUAGE.match(words[0])
+    return found[0] if found and len(words) > 2 and all(word.startswith(found[0]) for word in words) else ""
+
+
+def _shown(path: Path, numbered: Sequence[tuple[int, str]], row: Sequence[str]) -> str:
+    """Return the question which column is which, with a line of the file."""
+    number = next((number for number, line in numbered if split_cells(line, len(row)) == row), 1)
+    cells = ", ".join(f"{place} is {cell[:30]!r}" for place, cell in enumerate(row, 1))
+    return (
+        f"{path}:{number}: cannot tell which columns hold the words and their tags ({cells}): say which, such as "
+        f"columns = {{words = 1, tags = {len(row)}}}"
+    )
+
+
+def _note(word: int, tag: int, count: int, names: Sequence[str], prefix: str, usual: bool) -> str:
+    def place(column: int) -> str:
+        return f"column {column + 1}" + (f" ({names[column]})" if column < len(names) else "")
+
+    parts = [] if usual else [f"the words are {place(word)} and the tags {place(tag)} of {count}"]
+    return "; ".join([*parts, *([f"{prefix!r} is taken off every word"] if prefix else [])])
