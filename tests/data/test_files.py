@@ -104,6 +104,23 @@ def test_a_byte_order_mark_is_no_part_of_the_first_column(tmp_path: Path) -> Non
     assert read(file_rows(path)) == [{"text": "hello", "label": "x"}]
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        "text,label,,,\nhello,x,,,\nb,y,,,\n",
+        "text,label\nhello,x,\nb,y,\n",
+        "text,label\nhello,x,,\nb,y,,\n",
+        "sep=,\ntext,label\nhello,x\nb,y\n",
+        "\ufeff\ufefftext,label\nhello,x\nb,y\n",
+    ],
+)
+def test_what_spreadsheets_add_is_left_out(content: str, tmp_path: Path) -> None:
+    rows = file_rows(written(tmp_path, "a.csv", content))
+    assert read(rows) == [{"text": "hello", "label": "x"}, {"text": "b", "label": "y"}]
+    assert rows.note == ("3 columns without a name left out" if ",,,\n" in content[:20] else "")
+    assert [where for where, _ in rows.read({})[1]][-1].endswith(":4" if "sep" in content else ":3")
+
+
 def test_a_cell_may_be_longer_than_the_csv_module_allows(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", f"text,label\n{'a' * 300_000},x\n")
     assert len(read(file_rows(path))[0]["text"] or "") == 300_000
@@ -191,6 +208,42 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         ":1: the file is UTF-16, not UTF-8: convert the file, such as with: iconv -f UTF-16 -t UTF-8 "
         "FOLDER/a.csv > FOLDER/utf8-a.csv",
     ),
+    "utf 32": (
+        "a.csv",
+        "text,label\na,x\n".encode("utf-32"),
+        ":1: the file is UTF-32, not UTF-8: convert the file, such as with: iconv -f UTF-32 -t UTF-8 "
+        "FOLDER/a.csv > FOLDER/utf8-a.csv",
+    ),
+    **{
+        f"{encoding} without a mark": (
+            "a.csv",
+            "text,label\nä,x\n".encode(encoding),
+            f":1: the file looks like {encoding}, not UTF-8: convert the file, such as with: iconv -f {encoding} -t "
+            "UTF-8 FOLDER/a.csv > FOLDER/utf8-a.csv",
+        )
+        for encoding in ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE")
+    },
+    "quote that takes in rows": (
+        "a.csv",
+        'text,label\n"a,x\nb,y\nc,z\nd,x\ne",y\n',
+        ':2: a quote (") opened here takes the next 4 lines into one cell, and they look like rows: write it as "" '
+        "within quotes",
+    ),
+    "packed": (
+        "a.csv.zip",
+        "PK",
+        ": a packed file, of which fednlp reads .gz alone: unpack it (unzip), and give what is in it",
+    ),
+    "pickle": (
+        "a.pkl",
+        "x",
+        ": a pickle, which may run code when it is opened, so fednlp does not: write it as .csv, .jsonl or .parquet",
+    ),
+    "rows by client": (
+        "a.json",
+        '{"anna": [{"text": "a"}], "ben": [{"text": "b"}]}',
+        ": lists of rows under 'anna', 'ben': write each to a file of its own, which are clients, or train and test",
+    ),
     "nul": (
         "a.jsonl",
         b'{"text": "a", "label": "x"}\n{"text": "\0", "label": "x"}\n',
@@ -231,8 +284,8 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     ),
     "json label list": (
         "a.jsonl",
-        '{"text": "a", "label": ["x"]}\n',
-        ":1: the label in 'label' is neither a string nor a number: write it as one of the two",
+        '{"text": "a", "label": ["x", "y"]}\n',
+        ":1: there are 2 labels in 'label': an example has one",
     ),
     "json without text": (
         "a.jsonl",
@@ -303,7 +356,8 @@ def classes(tmp_path: Path) -> Path:
     for name, text in {"b/2.txt": "two\n", "b/10.txt": "ten", "a/x": "ä\r\n", ".git/z": "no"}.items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         written(tmp_path, name, text)
-    written(tmp_path, "b/.DS_Store", b"\0")
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini", "~$a.docx", "2.txt~", "2.txt.bak"):
+        written(tmp_path, f"b/{name}", b"\0")
     written(tmp_path, "README", "no")
     (tmp_path / "empty").mkdir()
     return tmp_path

@@ -10,6 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fednlp.data.profiling import DataProfile
+    from fednlp.data.profiling.table import TableProfile
 from fednlp.cli.data_options import (
     TYPED,
     Columns,
@@ -24,6 +25,7 @@ from fednlp.cli.data_options import (
     TestFraction,
     TestPath,
     Text,
+    as_typed,
     data_section,
     given,
     is_path,
@@ -103,12 +105,21 @@ def _is_known(sources: Sequence[str], known: Collection[str]) -> bool:
     return len(sources) == 1 and (source in known or not ("/" in source or is_path(source, {})))
 
 
-def _profile(document: dict[str, Any], overrides: Sequence[str]) -> "DataProfile":
+def _profile(document: dict[str, Any], overrides: Sequence[str]) -> "DataProfile | TableProfile":
+    """Return the profile of the data; where no task fits the user's files, that of the table with the advice."""
     from fednlp import config
+    from fednlp.data.columns import TaskUnknown
     from fednlp.data.profiling import profile
+    from fednlp.data.profiling.table import table_profile
     from fednlp.simulation.components import open_data
 
-    return profile(open_data(config.parse(document, "fednlp data info", overrides)))
+    settings = config.parse(document, "fednlp data info", overrides)
+    try:
+        return profile(open_data(settings))
+    except TaskUnknown as error:
+        if error.rows is None:
+            raise
+        return table_profile(error.rows, as_typed(str(error), TYPED))
 
 
 @app.command("export")

@@ -1,10 +1,15 @@
 """The roles of the columns of a file, from the user's settings, a task's schema and the names in the file."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
 
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formulations import TASKS
+
+if TYPE_CHECKING:
+    from fednlp.data.store import Rows
 
 _SCHEMAS = [task.schema for task in TASKS.values()]
 CANONICAL: tuple[str, ...] = tuple(
@@ -30,7 +35,7 @@ _GUESSED = (
     "question-answering",
     "sequence-to-sequence",
 )
-_LONGEST_NAME = 40
+_LONGEST_NAME, _MOST_WORDS = 40, 5
 
 
 class MissingColumns(DataError):
@@ -47,6 +52,16 @@ class MissingColumns(DataError):
             f"{where}: no column {missing[0]!r}: {did_you_mean(missing[0], columns)}{there_are(columns)}"
         )
         self.where, self.missing, self.columns = where, tuple(missing), tuple(columns)
+
+
+class TaskUnknown(DataError):
+    """It cannot be told from the columns which task is meant.
+
+    Attributes:
+        rows: The rows that have these columns, where they are at hand.
+    """
+
+    rows: "Rows | None" = None
 
 
 def configured_columns(
@@ -115,24 +130,118 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
     if len(fitting) == 1:
         return fitting[0]
     if fitting:
-        raise DataError(
+        raise TaskUnknown(
             f"{where}: the columns fit {' and '.join(fitting)} alike: say which, such as "
             f'task.name = "{fitting[0]}"'
         )
+    if (advice := _known_layout(names)) is not None:
+        raise TaskUnknown(f"{where}: {advice}")
     if _fits("causal-lm", names, configured):
-        others = [name for name in names if name != configured.get("text", "text")]
-        near = [name for name in ("label", "score") if did_you_mean(name, others)]
+        near = [name for name in ("label", "score") if get_close_matches(name, _lower(names), cutoff=_NEAR)]
         if not near:
             return "causal-lm"
         check_columns(where, names, near[0])
     needs = "; ".join(
         f"{task} needs {listed(TASKS[task].schema.needed)}" for task in (*_GUESSED, "causal-lm")
     )
-    raise DataError(
+    raise TaskUnknown(
         f"{where}: no task fits, {there_are(names)}: {needs}; say which is which in [data], such as "
         'text = "body" and label = "team", or columns = {source = "dialogue", target = "summary"} (--text, --label and '
         "--column of a command)"
     )
+
+
+_NEAR = 0.75
+_CHAT = (
+    "{}: chats of several turns, on which fednlp does not train; write a prompt and its reply into the columns source "
+    "and target"
+)
+_JOINED = (
+    "instructions with further text, and a template takes one column: join 'instruction' and '{0}' into one, and "
+    'say columns = {{source = "IT", target = "{1}"}} and task.name = "text-generation"'
+)
+_LAYOUTS: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"messages"}), _CHAT.format("'messages'")),
+    (frozenset({"conversations"}), _CHAT.format("'conversations'")),
+    (frozenset({"conversation"}), _CHAT.format("'conversation'")),
+    (
+        frozenset({"prompt", "chosen", "rejected"}),
+        "preferences, of which fednlp can learn the chosen replies alone: say columns = "
+        '{source = "prompt", target = "chosen"} and task.name = "text-generation"',
+    ),
+    (
+        frozenset({"chosen", "rejected"}),
+        'preferences, of which fednlp can learn the chosen texts alone: say data.text = "chosen"',
+    ),
+    (
+        frozenset({"instruction", "input", "output"}),
+        _JOINED.format("input", "output"),
+    ),
+    (
+        frozenset({"instruction", "context", "response"}),
+        _JOINED.format("context", "response"),
+    ),
+    *(
+        (
+            frozenset(pair),
+            f'pairs of texts: say columns = {{source = "{pair[0]}", target = "{pair[1]}"}}, and task.name = '
+            '"text-generation" for a model such as GPT-2',
+        )
+        for pair in (
+            ("instruction", "response"),
+            ("instruction", "output"),
+            ("prompt", "completion"),
+            ("prompt", "response"),
+            ("question", "answer"),
+            ("query", "response"),
+        )
+    ),
+    *(
+        (frozenset(pair), f'words and tags: say columns = {{words = "{pair[0]}", tags = "{pair[1]}"}}')
+        for pair in (
+            ("tokens", "ner_tags"),
+            ("tokens", "pos_tags"),
+            ("tokens", "tags"),
+            ("words", "ner_tags"),
+        )
+    ),
+    (
+        frozenset({"users", "num_samples", "user_data"}),
+        'a file of LEAF: data.name = "shakespeare" or "reddit" reads those two (data.path is the folder of train and '
+        "test); of another, write a file for each user",
+    ),
+    (
+        frozenset({"translation"}),
+        "texts in two languages within one column: write each language into a column of its own, source and target",
+    ),
+    (
+        frozenset({"sentence #", "word", "tag"}),
+        "a table with a word in each row: write words and tags as columns of a .conll file, with a blank line between "
+        "sentences",
+    ),
+)
+"""Column names of well-known data that no task reads as they are, and what to do."""
+
+
+def _known_layout(names: Sequence[str]) -> str | None:
+    """Return what columns of these names are, and what to type; None where they are not known."""
+    lower = {name.strip().casefold(): name for name in reversed(names)}
+    for needed in (TASKS[task].schema.needed for task in _GUESSED):
+        own = {name: lower[name] for name in needed if name in lower}
+        if len(own) == len(needed) and any(name != one for name, one in own.items()):
+            said = ", ".join(f'{name} = "{one}"' for name, one in own.items() if name != one)
+            return f"{there_are(names)}: call them {listed(needed)}, or say columns = {{{said}}}"
+    texts = [name for name in names if len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS]
+    if texts:
+        return (
+            f"{_shortened(texts[0])!r} stands where the name of a column should: begin the file with a line of column "
+            "names, such as text,label"
+        )
+    return next((advice for known, advice in _LAYOUTS if known <= lower.keys()), None)
+
+
+def _lower(names: Sequence[str]) -> list[str]:
+    return [name.casefold() for name in names]
 
 
 def columns_of(where: str, names: Sequence[str], task: str, configured: Mapping[str, str]) -> dict[str, str]:

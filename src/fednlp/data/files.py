@@ -14,9 +14,23 @@ from typing import Literal
 from fednlp.data.columns import check_columns
 from fednlp.data.fednlp_h5.reader import read_data
 from fednlp.data.readers import parallel, squad
+from fednlp.data.readers.annotations import (
+    annotated_names,
+    annotated_rows,
+    annotation_kind,
+    fasttext_rows,
+    is_fasttext,
+)
 from fednlp.data.readers.conll import conll
 from fednlp.data.readers.conll_layout import is_tagged, layout_of
-from fednlp.data.readers.csv_files import DELIMITERS, csv_names, csv_rows, delimiter_name, find_delimiter
+from fednlp.data.readers.csv_files import (
+    DELIMITERS,
+    csv_names,
+    csv_rows,
+    delimiter_name,
+    find_delimiter,
+    unnamed_columns,
+)
 from fednlp.data.readers.excel import EXCEL, excel_names, excel_rows
 from fednlp.data.readers.json_files import JSON_LINES, json_names, json_rows
 from fednlp.data.readers.parquet import PARQUET, parquet_names, parquet_rows
@@ -25,6 +39,7 @@ from fednlp.data.store import Fault, Located, Row, Rows, file_identity
 from fednlp.disk import regular
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
+from fednlp.formatting.units import plural
 
 CONLL = (".conll", ".conllu", ".conllup", ".bio", ".iob", ".iob2")
 TABLES = (*DELIMITERS, *JSON_LINES, *PARQUET, *EXCEL, *CONLL)
@@ -32,6 +47,36 @@ TABLES = (*DELIMITERS, *JSON_LINES, *PARQUET, *EXCEL, *CONLL)
 TEXTS = (".txt",)
 SUFFIXES = (*TABLES, *TEXTS)
 _PERHAPS_TAGGED = (*TEXTS, ".tsv", ".tab")
+
+_UNPACK = "a packed file, of which fednlp reads .gz alone: unpack it ({}), and give what is in it"
+_WRITE = "{}, which fednlp does not read: write it as .csv, .jsonl or .parquet, such as with {}"
+OTHER_FORMATS = {
+    ".zip": _UNPACK.format("unzip"),
+    ".bz2": _UNPACK.format("bunzip2 -k"),
+    ".xz": _UNPACK.format("unxz -k"),
+    ".zst": _UNPACK.format("unzstd"),
+    ".7z": _UNPACK.format("7z x"),
+    ".tar": _UNPACK.format("tar xf"),
+    ".tgz": _UNPACK.format("tar xzf"),
+    ".feather": _WRITE.format("a Feather file", "pandas.read_feather(FILE).to_parquet"),
+    ".arrow": _WRITE.format("an Arrow file", "pandas.read_feather(FILE).to_parquet"),
+    ".orc": _WRITE.format("an ORC file", "pandas.read_orc(FILE).to_parquet"),
+    ".xls": _WRITE.format("an old Excel workbook", "Excel or LibreOffice: save it as .xlsx"),
+    ".ods": _WRITE.format("a workbook of LibreOffice", "LibreOffice: save it as .xlsx"),
+    **dict.fromkeys(
+        (".sqlite", ".sqlite3", ".db"),
+        _WRITE.format("a database", 'sqlite3 -header -csv FILE "SELECT * FROM table" > data.csv'),
+    ),
+    **dict.fromkeys(
+        (".pkl", ".pickle"),
+        "a pickle, which may run code when it is opened, so fednlp does not: write it as .csv, .jsonl or .parquet",
+    ),
+    ".ann": "BRAT's annotations, which fednlp does not read: write them as words and tags in columns (.conll)",
+    ".spacy": "spaCy's documents, which fednlp does not read: write them as words and tags in columns (.conll)",
+    ".xml": "XML, which fednlp does not read: write it as .csv or .jsonl",
+    ".yaml": "YAML, which fednlp does not read: write it as .jsonl",
+}
+"""What other files are, by the endings of their names, and what to do with them."""
 
 _HEAD = 1 << 16
 _SQUAD = re.compile(rb'"data"\s*:\s*\['), re.compile(rb'"paragraphs"\s*:\s*\[')
@@ -68,22 +113,42 @@ def file_rows(
         return _csv(path, DELIMITERS[suffix], delimiter)
     if delimiter is not None:
         raise DataError(f"{path}: data.delimiter is for {', '.join(DELIMITERS)} files: leave it out")
+    if suffix in TEXTS and is_fasttext(path):
+        return _table(path, "fasttext", lambda _: ("text", "label"), lambda file, _: fasttext_rows(file))
     if suffix in TEXTS:
         return reader_rows(path, _texts, ("text",))
     if suffix == ".json" and _is_squad(path):
         return reader_rows(path, squad.squad, squad.COLUMNS)
     if suffix in JSON_LINES:
-        return _table(path, "json lines", json_names, json_rows)
+        return _annotated(path, configured) or _table(path, "json lines", json_names, json_rows)
     if suffix in PARQUET:
         return _table(path, "parquet", parquet_names, parquet_rows)
     if suffix in EXCEL:
         return _table(path, "excel", excel_names, excel_rows)
+    if suffix in OTHER_FORMATS:
+        raise DataError(f"{path}: {OTHER_FORMATS[suffix]}")
     raise DataError(f"{path}: cannot tell what kind of file this is: name it {', '.join(SUFFIXES)}")
 
 
 def _tagged(path: Path, configured: Mapping[str, str]) -> Rows:
     layout = layout_of(path, configured)
     return replace(reader_rows(path, conll, layout.columns, options=layout.options), note=layout.note)
+
+
+def _annotated(path: Path, configured: Mapping[str, str]) -> Rows | None:
+    """Return the rows of an annotation tool's JSON, unless the user says what its columns are."""
+    text = configured.get("text", "text")
+    kind = annotation_kind(path, text) if configured.keys() <= {"text"} else None
+    if kind is None:
+        return None
+    rows = _table(
+        path,
+        f"annotated {kind} {text}",
+        lambda file: annotated_names(file, text, kind),
+        lambda file, roles: annotated_rows(file, roles, text, kind),
+    )
+    spans = "spans of characters are read as words and their tags"
+    return replace(rows, note=spans if kind == "spans" else "an annotation tool's answers are the labels")
 
 
 def _csv(path: Path, usual: str, given: str | None) -> Rows:
@@ -95,9 +160,20 @@ def _csv(path: Path, usual: str, given: str | None) -> Rows:
         lambda: csv_names(path, delimiter),
         lambda roles: csv_rows(path, delimiter),
         f"{path}:1 (taken for the column names)",
-        "" if delimiter in (usual, given) else f"a {delimiter_name(delimiter)} separates the cells",
+        "; ".join(_csv_notes(path, delimiter, delimiter in (usual, given))),
         delimiter if usual == DELIMITERS[".csv"] else None,
     )
+
+
+def _csv_notes(path: Path, delimiter: str, usual: bool) -> Iterator[str]:
+    if not usual:
+        yield f"a {delimiter_name(delimiter)} separates the cells"
+    try:
+        unnamed = unnamed_columns(path, delimiter)
+    except DataError:
+        return  # said when the names are asked for
+    if unnamed:
+        yield f"{plural(unnamed, 'column')} without a name left out"
 
 
 def _table(

@@ -48,6 +48,20 @@ def folder_rows(
     )
 
 
+_SYSTEM = frozenset({"desktop.ini", "thumbs.db", "ehthumbs.db", "__macosx", "$recycle.bin", "icon\r"})
+_BACKUPS = ("~", ".bak", ".swp", ".tmp", ".orig", ".lock", ".part", ".crdownload")
+
+
+def is_system_entry(path: Path) -> bool:
+    """Say whether a system or an editor put a file or folder there, hidden, locked or as a backup.
+
+    >>> [is_system_entry(Path(name)) for name in (".DS_Store", "Thumbs.db", "1.txt~", "~$a.docx", "1.txt")]
+    [True, True, True, True, False]
+    """
+    name = path.name.lower()
+    return name in _SYSTEM or name.startswith((".", "~$", "._")) or name.endswith(_BACKUPS)
+
+
 def split_file(folder: Path, split: str) -> Path | None:
     """Return the file of a folder that is called after a split, such as ``train.csv``, or None.
 
@@ -65,14 +79,12 @@ def split_file(folder: Path, split: str) -> Path | None:
 
 def _class_files(folder: Path) -> list[Path]:
     try:
-        classes = sorted(
-            entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
-        )
+        classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not is_system_entry(entry))
         return [
             path
             for entry in classes
             for path in sorted(entry.iterdir())
-            if path.is_file() and not path.name.startswith(".")
+            if path.is_file() and not is_system_entry(path)
         ]
     except OSError as error:
         raise DataError(f"cannot read {folder}: {error.strerror}") from None

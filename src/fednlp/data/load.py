@@ -2,22 +2,24 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
 from fednlp.data.checks import OnInvalidRow, named_columns, view_of
-from fednlp.data.columns import columns_of, configured_columns, infer_task
+from fednlp.data.columns import TaskUnknown, columns_of, configured_columns, infer_task
 from fednlp.data.profiling.label_issues import check_labels
+from fednlp.data.profiling.unread_columns import check_unread
 from fednlp.data.readers.csv_files import checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.sample import sampled
 from fednlp.data.silos.paths import PathSetting
 from fednlp.data.silos.pooling import SILO, split_silos
 from fednlp.data.split import hold_out, hold_out_labelled
-from fednlp.data.store import Stored, stored
+from fednlp.data.store import Rows, Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
 from fednlp.data.user_data import open_user_data, targets_of
 from fednlp.disk import expanded
@@ -93,7 +95,8 @@ def load_data(
     tests = None if test_path is None else expanded(test_path)
     shown, opened = _open(name, _given(path), tests, configured, delimiter)
     guessed = not (task or opened.task)
-    task = task or opened.task or infer_task(*named_columns(opened.train), configured)
+    with _about(opened.train):
+        task = task or opened.task or infer_task(*named_columns(opened.train), configured)
     train, test = (
         stored(rows, view_of(rows, task, configured, on_invalid_row, blanks)) if rows else None
         for rows, blanks in ((opened.train, unlabelled), (opened.test, False))
@@ -103,7 +106,19 @@ def load_data(
     data = sampled(data, train_size, test_size, seed, field or data.silo or _natural(name))
     if guessed:
         check_labels(data)
+        with _about(opened.train):
+            check_unread(data)
     return data
+
+
+@contextmanager
+def _about(rows: Rows) -> Iterator[None]:
+    """Have an error that no task is known bring the rows that it is about."""
+    try:
+        yield
+    except TaskUnknown as error:
+        error.rows = rows
+        raise
 
 
 def _natural(name: str | None) -> str | None:

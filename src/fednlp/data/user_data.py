@@ -8,6 +8,7 @@ from pathlib import Path
 from fednlp.data.catalogue import Opened
 from fednlp.data.columns import TARGETS
 from fednlp.data.files import (
+    OTHER_FORMATS,
     SUFFIXES,
     TABLES,
     file_rows,
@@ -46,6 +47,8 @@ def open_user_data(
     """
     open_one = partial(open_path, configured=configured, delimiter=delimiter)
     silos = silo_paths(path, languages_of(configured))
+    if silos is not None and isinstance(path, Path) and path.is_dir():
+        _refuse_brat(path)
     if silos is not None:
         tests = None if test_path is None else silo_paths(test_path, languages_of(configured))
         if test_path is not None and tests is None:
@@ -129,6 +132,16 @@ def _open_folder(
     if all((path / split).is_dir() and _has_folders(path / split) for split in ("train", "test")):
         return folder_rows(path / "train"), folder_rows(path / "test")
     return folder_rows(path), None
+
+
+def _refuse_brat(folder: Path) -> None:
+    """Refuse a folder of texts with BRAT's annotations beside them, which would be a client each.
+
+    Raises:
+        DataError: It is one.
+    """
+    if any(one.suffix == ".ann" for one in visible_entries(folder)):
+        raise DataError(f"{folder}: holds {OTHER_FORMATS['.ann']}")
 
 
 def _only_file(folder: Path) -> Path | None:

@@ -1,8 +1,9 @@
 """CSV and TSV files as rows of strings; every fault is reported by file and line."""
 
 import csv
+import re
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from fednlp.data.readers.text_io import LONGEST_LINE, is_gzipped, lines, numbered_lines
@@ -16,6 +17,9 @@ DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 DELIMITER_NAMES = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}
 """What people call each delimiter that is looked for."""
 _FIRST_ROWS = 10
+_SWALLOWED = 3
+"""Lines of a cell, after its first, that are looked at: they may be rows which an open quote takes in."""
+_EXCELS_LINE = re.compile(r'"?sep=([^"])"?')
 
 
 def find_delimiter(path: Path, usual: str) -> str:
@@ -32,6 +36,8 @@ def find_delimiter(path: Path, usual: str) -> str:
     Raises:
         DataError: Two delimiters fit equally well, or a line is not UTF-8.
     """
+    if (told := _told_delimiter(path)) is not None:
+        return told
     if _fitting(path, usual) is not None:
         return usual
     fits = {other: fit for other in DELIMITER_NAMES if (fit := _fitting(path, other))}
@@ -40,6 +46,13 @@ def find_delimiter(path: Path, usual: str) -> str:
         both = " or ".join(map(repr, best))
         raise DataError(f"{path}:1: cells may be separated by {both}: say which with data.delimiter")
     return best[0] if best else usual
+
+
+def _told_delimiter(path: Path) -> str | None:
+    """Return the delimiter that Excel's own first line tells, ``sep=;``, or None where there is no such line."""
+    _, line = next(numbered_lines(path), (1, ""))
+    found = _EXCELS_LINE.fullmatch(line)
+    return found[1] if found else None
 
 
 def _fitting(path: Path, delimiter: str) -> int | None:
@@ -89,10 +102,24 @@ class NotSeparated(DataError):
 def csv_names(path: Path, delimiter: str) -> Sequence[str]:
     """Return the column names in the first line of a CSV file.
 
+    Columns without a name at the end of the line are left out.
+
     Raises:
         DataError: The file is empty or cannot be read.
     """
-    return _header(path, _records(path, delimiter))
+    return _named(_header(path, _records(path, delimiter)))
+
+
+def unnamed_columns(path: Path, delimiter: str) -> int:
+    """Return how many columns at the end of the first line have no name, and are left out."""
+    header = _header(path, _records(path, delimiter))
+    return len(header) - len(_named(header))
+
+
+def _named(header: Sequence[str]) -> Sequence[str]:
+    """Return the column names up to the last that is one; all of them where none is."""
+    count = max((place for place, name in enumerate(header, 1) if name.strip()), default=len(header))
+    return header[:count]
 
 
 def csv_rows(path: Path, delimiter: str) -> tuple[Sequence[str], Iterator[Located]]:
@@ -107,7 +134,11 @@ def csv_rows(path: Path, delimiter: str) -> tuple[Sequence[str], Iterator[Locate
     """
     records = _records(path, delimiter)
     header = _header(path, records)
-    return header, _rows(path, delimiter, header, records)
+    named = _named(header)
+    rows = _rows(path, delimiter, header, records)
+    if len(named) < len(header):
+        rows = ((where, row if isinstance(row, Fault) else row[: len(named)]) for where, row in rows)
+    return named, rows
 
 
 def _header(path: Path, records: Iterator[tuple[int, list[str]]]) -> Sequence[str]:
@@ -121,7 +152,8 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV file, each with the number of its first line; blank lines are left out."""
     _allow_long_cells()
     found = (f"{line}\n" for _, line in numbered_lines(path)) if is_gzipped(path) else lines(path)
-    reader = csv.reader(found, delimiter=delimiter, strict=True)
+    reader = csv.reader(_after_excels_line(found), delimiter=delimiter, strict=True)
+    width = longer = shorter = 0
     while True:
         start = reader.line_num + 1
         try:
@@ -131,7 +163,38 @@ def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
         if record is None:
             return
         if record:
+            width = width or len(record)
+            if reader.line_num - start >= _SWALLOWED and longer * 10 <= shorter:
+                _check_swallowed(f"{path}:{start}", record, width, delimiter)
+            longer, shorter = longer + (reader.line_num > start), shorter + 1
             yield start, record
+
+
+def _after_excels_line(found: Iterator[str]) -> Iterator[str]:
+    """Yield lines, with a blank one in place of Excel's own first line, so that the numbers stay."""
+    first = next(found, None)
+    if first is not None:
+        yield "\n" if _EXCELS_LINE.fullmatch(first.rstrip("\r\n")) else first
+        yield from found
+
+
+def _check_swallowed(where: str, record: Sequence[str], width: int, delimiter: str) -> None:
+    """Refuse a cell whose lines are rows themselves: a quote that opens it was not meant to.
+
+    Raises:
+        NotSeparated: All lines of the cell but the first and the last have as many cells as the header.
+    """
+    for cell in record:
+        inside = cell.split("\n")[1:-1]
+        if (
+            width > 1
+            and len(inside) >= _SWALLOWED - 1
+            and all(line.count(delimiter) == width - 1 for line in inside)
+        ):
+            raise NotSeparated(
+                f'{where}: a quote (") opened here takes the next {len(inside) + 1} lines into one cell, and they look '
+                'like rows: write it as "" within quotes'
+            )
 
 
 def _fault(message: str, delimiter: str) -> str:
@@ -150,9 +213,15 @@ def _rows(
 ) -> Iterator[Located]:
     named = delimiter_name(delimiter)
     start = None
-    for start, record in records:
+    head = list(islice(records, _FIRST_ROWS))
+    width = len(head[0][1]) if head else 0
+    # Every row ends in delimiters that the line of column names lacks.
+    ends = all(len(record) == width and not any(record[len(header) :]) for _, record in head)
+    for start, record in chain(head, records):
         if len(record) == len(header):
             yield f"{path}:{start}", record
+        elif ends and len(record) == width > len(header) and not any(record[len(header) :]):
+            yield f"{path}:{start}", record[: len(header)]
         else:
             cells = plural(len(record), "cell")
             yield (

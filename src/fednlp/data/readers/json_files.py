@@ -73,15 +73,66 @@ def _names(path: Path, objects: Iterator[tuple[str, dict[str, Any]]]) -> Sequenc
 
 def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the objects of a file, each with its place for people."""
-    return _items(path) if _is_array(path) else _lines(path)
+    if _is_array(path):
+        return _items(path, json_document(path))
+    table = _table_of(path)
+    return _lines(path) if table is None else _items(path, table)
+
+
+def _table_of(path: Path) -> list[Any] | None:
+    """Return the rows of a file that is one object, as pandas and others write tables; None for an object a line.
+
+    ``{"data": [{...}, ...]}``, pandas' ``split`` (``columns``, ``index``, ``data``), and its default of columns, each
+    with its values by the number of the row.
+
+    Raises:
+        DataError: The object holds rows in several lists, such as one for each client.
+    """
+    head = list(islice(filled_lines(path), 2))
+    if not head or not head[0][1].lstrip().startswith("{"):
+        return None
+    try:
+        whole = json.loads(head[0][1])
+        if len(head) > 1:
+            return None
+    except (ValueError, RecursionError):
+        try:
+            whole = json_document(path)
+        except DataError:
+            return None  # the reader of lines names the first that is wrong
+    return _table_in(path, whole) if isinstance(whole, dict) else None
+
+
+def _table_in(path: Path, whole: dict[str, Any]) -> list[Any] | None:
+    columns, rows = whole.get("columns"), whole.get("data")
+    if isinstance(columns, list) and isinstance(rows, list) and whole.keys() <= {"columns", "index", "data"}:
+        if all(isinstance(row, list) and len(row) == len(columns) for row in rows):
+            return [dict(zip(map(str, columns), row, strict=True)) for row in rows]
+        raise DataError(f"{path}: 'columns' and 'data' of pandas, with a row of another length: mend it")
+    values = list(whole.values())
+    if values and all(isinstance(one, dict) and one and all(map(str.isdecimal, one)) for one in values):
+        numbers = list(dict.fromkeys(number for one in values for number in one))
+        return [{name: one.get(number) for name, one in whole.items()} for number in numbers]
+    lists = [
+        name for name, one in whole.items() if one and isinstance(one, list) and isinstance(one[0], dict)
+    ]
+    if len(lists) == 1 and lists[0] in ("data", "rows", "examples", "records", "items"):
+        return list(whole[lists[0]])
+    if len(lists) > 1 and len(lists) == len(whole):
+        shown = ", ".join(map(repr, lists[:3]))
+        raise DataError(
+            f"{path}: lists of rows under {shown}{' ...' if len(lists) > 3 else ''}: write each to a file of its own, "
+            "which are clients, or train and test"
+        )
+    return None
 
 
 def _is_array(path: Path) -> bool:
     return next(read_chunks(path, _HEAD), b"").removeprefix(codecs.BOM_UTF8).lstrip().startswith(b"[")
 
 
-def _items(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    for number, item in enumerate(json_document(path), 1):
+def _items(path: Path, items: Sequence[Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for number, item in enumerate(items, 1):
         where = f"{path}: item {number}"
         if not isinstance(item, dict):
             raise DataError(f"{where}: a JSON {_kind(item)}: write an array of JSON objects")
@@ -177,17 +228,24 @@ def as_text(value: Any) -> str | None:
 
 def label_fault(value: Any, column: str) -> str | None:
     """Say what is wrong with a label: it is neither missing, nor a string or a number."""
-    if not isinstance(value, (str, int, float, NoneType)):
+    if isinstance(value, list) and len(value) != 1:
+        return f"there are {len(value)} labels in {column!r}: an example has one"
+    if not isinstance(_only(value), (str, int, float, NoneType)):
         return f"the label in {column!r} is neither a string nor a number: write it as one of the two"
     return None
 
 
-def as_label(value: Any) -> Any:
-    """Return a label so that 3, 3.0 and "3" are one; empty where it is missing.
+def _only(value: Any) -> Any:
+    return value[0] if isinstance(value, list) and len(value) == 1 else value
 
-    >>> as_text(as_label(3.0)), as_text(as_label(True)), as_text(as_label(None))
-    ('3', 'true', '')
+
+def as_label(value: Any) -> Any:
+    """Return a label so that 3, 3.0, "3" and a list of one of them are one; empty where it is missing.
+
+    >>> as_text(as_label(3.0)), as_text(as_label(True)), as_text(as_label(None)), as_label(["spam"])
+    ('3', 'true', '', 'spam')
     """
+    value = _only(value)
     if value is None or value != value:
         return ""
     return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -47,14 +47,41 @@ def lines(path: Path, latin1: bool = False) -> Iterator[str]:
 
 
 def without_bom(line: bytes, path: Path) -> bytes:
-    """Return a file's first line without the mark of UTF-8.
+    """Return a file's first line without the mark of UTF-8, however often it stands there.
 
     Raises:
-        DataError: The mark is that of UTF-16.
+        DataError: The mark, or the NUL bytes of its letters, are those of UTF-16 or UTF-32.
     """
-    if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        raise DataError(f"{path}:1: the file is UTF-16, not UTF-8: {conversion(path, 'UTF-16')}")
-    return line.removeprefix(codecs.BOM_UTF8)
+    encoding = next((name for mark, name in _MARKS if line.startswith(mark)), None) or _unmarked(line)
+    if encoding is not None:
+        looks = "the file looks like" if encoding.endswith("E") else "the file is"
+        raise DataError(f"{path}:1: {looks} {encoding}, not UTF-8: {conversion(path, encoding)}")
+    while line.startswith(codecs.BOM_UTF8):
+        line = line.removeprefix(codecs.BOM_UTF8)
+    return line
+
+
+# The mark of UTF-32 begins with that of UTF-16.
+_MARKS = (
+    (codecs.BOM_UTF32_LE, "UTF-32"),
+    (codecs.BOM_UTF32_BE, "UTF-32"),
+    (codecs.BOM_UTF16_LE, "UTF-16"),
+    (codecs.BOM_UTF16_BE, "UTF-16"),
+)
+
+
+def _unmarked(line: bytes) -> str | None:
+    """Return UTF-16 or UTF-32 without a mark, by where its first letters have NUL bytes."""
+    head = line[:64]
+    if len(head) < 4 or b"\0" not in head:
+        return None
+    nul = [sum(byte == 0 for byte in head[place::4]) * 4 > 0.7 * len(head) for place in range(4)]
+    return {
+        (False, True, True, True): "UTF-32LE",
+        (True, True, True, False): "UTF-32BE",
+        (False, True, False, True): "UTF-16LE",
+        (True, False, True, False): "UTF-16BE",
+    }.get((nul[0], nul[1], nul[2], nul[3]))
 
 
 def decode_line(line: bytes, path: Path, number: int, latin1: bool) -> str:

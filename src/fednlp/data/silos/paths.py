@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 
 from fednlp.data.files import SUFFIXES, TABLES, parallel_files, suffix_of
-from fednlp.data.folders import split_file
+from fednlp.data.folders import is_system_entry, split_file
 from fednlp.data.readers.hf_datasets import is_saved
 from fednlp.data.readers.text_io import data_errors
 from fednlp.disk import expanded
@@ -68,7 +68,7 @@ def _is_pattern(path: Path) -> bool:
 
 
 def _matching(pattern: Path) -> list[Path]:
-    found = sorted(path for path in matching_paths(pattern) if _is_visible(path))
+    found = sorted(path for path in matching_paths(pattern) if not is_system_entry(path))
     if not found:
         raise DataError(f"no file or folder fits {pattern}: give one that does, or a list of paths")
     return found
@@ -81,11 +81,7 @@ def visible_entries(folder: Path) -> list[Path]:
         DataError: It cannot be read.
     """
     with data_errors(folder):
-        return sorted(path for path in folder.iterdir() if _is_visible(path))
-
-
-def _is_visible(path: Path) -> bool:
-    return not path.name.startswith((".", "~$"))  # the latter is the lock file of an open Excel workbook
+        return sorted(path for path in folder.iterdir() if not is_system_entry(path))
 
 
 def _stem(path: Path) -> str:

@@ -1,0 +1,104 @@
+"""Columns beside texts that look like labels, and texts that look like rows of a table: a question before training.
+
+A file that no other task fits is read for a language model. That is wrong where its labels only have another name.
+"""
+
+from collections.abc import Sequence
+
+from fednlp.data.columns import TaskUnknown, listed
+from fednlp.data.readers.csv_files import delimiter_name
+from fednlp.data.textdata import TextData
+from fednlp.formatting.units import plural
+
+# fmt: off
+_FACTS = frozenset((
+    "annotator", "author", "channel", "city", "client", "client_id", "country", "created_at", "date",
+    "dialect", "doc", "document", "domain", "editor", "file", "filename", "genre", "hospital", "id", "index",
+    "lang", "language", "license", "licence", "name", "office", "organisation", "page", "part", "place",
+    "play", "publisher", "region", "role", "scene", "silo", "silo_part", "site", "source", "speaker", "split",
+    "subset", "team", "time", "timestamp", "title", "updated_at", "url", "user", "user_id", "username",
+    "version", "week", "year",
+))
+# fmt: on
+"""What a text is of, by whom and from where, which may tell clients apart, and is no label."""
+
+_ROWS = 20_000
+_FEWEST_LINES = 8
+_MOST_LABELS = 100
+_LONGEST_LABEL = 40
+_MOST_WORDS = 4
+_ONE_HOT = {"0", "1", "0.0", "1.0", "true", "false", "True", "False", ""}
+_ONES = {"1", "1.0", "true", "True"}
+
+
+def check_unread(data: TextData) -> None:
+    """Refuse a language model's data whose other columns, or parts of whose lines, look like labels.
+
+    Args:
+        data: A data set whose task was inferred from its columns.
+
+    Raises:
+        TaskUnknown: It looks so; the message says what to type.
+    """
+    if data.schema.kind != "none":
+        return
+    text = data.columns["text"]
+    head = data.train.slice(0, _ROWS)
+    others = [name for name in head.column_names if name != text and name.lower() not in _FACTS]
+    values = {name: ["" if one is None else one for one in head.column(name).to_pylist()] for name in others}
+    ones = [name for name in others if set(values[name]) <= _ONE_HOT and set(values[name]) & _ONES]
+    if len(ones) > 1:
+        sums = {
+            sum(one in _ONES for one in row) for row in zip(*(values[name] for name in ones), strict=True)
+        }
+        exact = (
+            "sum to 1: one-hot labels" if sums == {1} else "may be several at once: an example has one label"
+        )
+        raise TaskUnknown(
+            f"{data.source}: {listed([repr(name) for name in ones])} are 0 or 1 and {exact}; write the name of the "
+            'label into one column, or say task.name = "causal-lm" to leave them unread'
+        )
+    found = [name for name in others if _are_labels(values[name])]
+    if found:
+        shown = listed(sorted(set(values[found[0]]))[:2])
+        more = f" (so may {listed([repr(name) for name in found[1:]])})" if len(found) > 1 else ""
+        raise TaskUnknown(
+            f"{data.source}: no column 'label', but {found[0]!r} may be one{more}: "
+            f"{plural(len(set(values[found[0]])), 'short value')} such as {shown}; say data.label = "
+            f'"{found[0]}", or task.name = "causal-lm" to read the texts alone'
+        )
+    if len(data.train.column_names) == 1:
+        _check_lines(data, head.column(text).to_pylist())
+
+
+def _check_lines(data: TextData, lines: Sequence[str]) -> None:
+    """Refuse lines of text each of which has a delimiter and a label on one side of it."""
+    if len(lines) < _FEWEST_LINES:
+        return
+    for delimiter in "\t;|,":
+        if not all(delimiter in line for line in lines):
+            continue
+        sides = (
+            [line.rsplit(delimiter, 1)[1].strip() for line in lines],
+            [line.split(delimiter, 1)[0].strip() for line in lines],
+        )
+        labels = next((side for side in sides if _are_labels(side)), None)
+        if labels is None and (delimiter != "\t" or len({line.count(delimiter) for line in lines}) > 1):
+            continue
+        what = f"a {delimiter_name(delimiter)}"
+        if labels is not None:
+            what += f", with one of {len(set(labels))} short values such as {labels[-1]!r} beside it"
+        raise TaskUnknown(
+            f"{data.source}: a text a line for a language model, but every line has {what}: if it is a table, call it "
+            '.csv and give it a first line of column names; else say task.name = "causal-lm"'
+        )
+
+
+def _are_labels(values: Sequence[str]) -> bool:
+    """Say whether values are short and few, each in several rows."""
+    names = set(values) - {""}
+    if not 2 <= len(names) <= min(_MOST_LABELS, max(2, len(values) // 4)) or len(values) < 4:
+        return False
+    return all(
+        len(name) <= _LONGEST_LABEL and len(name.split()) <= _MOST_WORDS for name in names
+    ) and not any(name.startswith(("{", "[")) for name in names)

@@ -1,0 +1,210 @@
+"""What looks like labels, spans, chats or a table is read as that or asked about, never as texts alone."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fednlp.cli.data import _profile
+from fednlp.data import load_data
+from fednlp.data.columns import TaskUnknown
+from fednlp.errors import DataError
+
+LABELS = ["good", "bad"] * 6
+TEXTS = [f"a film of number {number}" for number in range(12)]
+SPANS = [[7, 12, "GENRE"], [0, 6, "KIND"]]
+
+
+def lines(make: Callable[[str, str], Any]) -> str:
+    rows = [make(text, label) for text, label in zip(TEXTS, LABELS, strict=True)]
+    return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+
+
+def chat(text: str, label: str) -> Any:
+    return {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": label}]}
+
+
+ASKED = {
+    "another name": (
+        "a.csv",
+        "text,sentiment\n" + lines(lambda t, x: f"{t},{x}"),
+        'data.label = "sentiment"',
+    ),
+    "Label Studio's small JSON": (
+        "a.jsonl",
+        lines(lambda t, x: {"text": t, "tone": x}),
+        "'tone' may be one: 2 short",
+    ),
+    "one-hot": (
+        "a.csv",
+        "text,good,bad\n" + lines(lambda t, x: f"{t},{int(x == 'good')},{int(x == 'bad')}"),
+        "'good' and 'bad' are 0 or 1 and sum to 1: one-hot labels",
+    ),
+    "a table as text": (
+        "a.txt",
+        "text;label_name\n" + lines(lambda t, x: f"{t};{x}"),
+        "every line has a semicolon",
+    ),
+    "a label first": ("a.txt", lines(lambda t, x: f"{x}\t{t}"), "every line has a tab"),
+    "chats": ("a.jsonl", lines(chat), "'messages': chats of several turns"),
+    "conversations": (
+        "a.json",
+        lines(lambda t, x: {"conversations": [{"from": "human", "value": t}]}),
+        "chats",
+    ),
+    "preferences": (
+        "a.jsonl",
+        lines(lambda t, x: {"prompt": t, "chosen": x, "rejected": "no"}),
+        'preferences, of which fednlp can learn the chosen replies alone: say columns = {source = "prompt"',
+    ),
+    "instructions": (
+        "a.jsonl",
+        lines(lambda t, x: {"instruction": "Say.", "input": t, "output": x}),
+        "join 'instruction' and 'input' into one",
+    ),
+    "pairs": ("a.jsonl", lines(lambda t, x: {"prompt": t, "completion": x}), 'target = "completion"'),
+    "words as numbers": (
+        "a.jsonl",
+        lines(lambda t, x: {"tokens": t.split(), "ner_tags": [0] * 5}),
+        'columns = {words = "tokens", tags = "ner_tags"}',
+    ),
+    "LEAF": (
+        "a.json",
+        json.dumps({"users": ["a"], "num_samples": [1], "user_data": {}}) + "\n",
+        'data.name = "sh',
+    ),
+    "blanks around names": (
+        "a.csv",
+        " text , Label \na film,good\n",
+        'columns = {text = " text ", label = " Label "}',
+    ),
+    "no names": (
+        "a.csv",
+        lines(lambda t, x: f"it was {t},{x}"),
+        "begin the file with a line of column names",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", ASKED)
+def test_the_question_names_what_to_type(case: str, tmp_path: Path) -> None:
+    name, content, message = ASKED[case]
+    (tmp_path / name).write_text(content)
+    with pytest.raises(TaskUnknown) as caught:
+        load_data(path=tmp_path / name)
+    assert message in str(caught.value)
+    page = _profile({"data": {"path": str(tmp_path / name)}, "task": {}}, ()).page()
+    assert ("no task yet" in page, "what to do: " in page) == (True, True)
+
+
+def test_the_user_decides(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,sentiment\n" + lines(lambda t, x: f"{t},{x}"))
+    assert load_data(path=tmp_path / "a.csv", task="causal-lm").task == "causal-lm"
+    assert load_data(path=tmp_path / "a.csv", label="sentiment").label_names == ("bad", "good")
+    (tmp_path / "b.csv").write_text("text,speaker,year\n" + lines(lambda t, x: f"{t},{x},2000"))
+    assert load_data(path=tmp_path / "b.csv").task == "causal-lm"
+
+
+def studio(text: str, results: list[Any]) -> Any:
+    return {"id": 1, "data": {"body": text}, "annotations": [{"result": results}], "predictions": []}
+
+
+LABELLED = {
+    "doccano": lines(lambda t, x: {"id": 1, "text": t, "label": [x]}),
+    "Prodigy": lines(lambda t, x: {"text": t, "label": x, "answer": "accept", "_task_hash": 1}),
+    "Prodigy, choices": lines(
+        lambda t, x: {"text": t, "options": [{"id": x}], "accept": [x], "answer": "accept", "_task_hash": 1}
+    ),
+    "Label Studio": json.dumps(
+        [studio(t, [{"value": {"choices": [x]}}]) for t, x in zip(TEXTS, LABELS, strict=True)]
+    ),
+    "a list in an object": json.dumps(
+        {"version": 1, "data": [{"text": t, "label": x} for t, x in zip(TEXTS, LABELS, strict=True)]},
+        indent=1,
+    ),
+    "pandas": json.dumps({"text": dict(enumerate(TEXTS)), "label": dict(enumerate(LABELS))}),
+    "pandas, split": json.dumps(
+        {"columns": ["text", "label"], "data": list(zip(TEXTS, LABELS, strict=True))}
+    ),
+    "fastText": lines(lambda t, x: f"__label__{x} {t}"),
+}
+
+
+@pytest.mark.parametrize("case", LABELLED)
+def test_labels_of_other_tools(case: str, tmp_path: Path) -> None:
+    path = tmp_path / ("a.txt" if case == "fastText" else "a.json")
+    path.write_text(LABELLED[case])
+    data = load_data(path=path)
+    assert data.task == "text-classification"
+    assert data.column("train", "text").to_pylist() == TEXTS
+    assert data.column("train", "label").to_pylist() == LABELS
+
+
+TAGGED = {
+    "doccano 1": lambda text: {"text": text, "label": SPANS},
+    "doccano 2": lambda text: {
+        "text": text,
+        "entities": [{"id": 1, "start_offset": a, "end_offset": b, "label": kind} for a, b, kind in SPANS],
+    },
+    "Prodigy": lambda text: {
+        "text": text,
+        "spans": [{"start": a, "end": b, "label": kind} for a, b, kind in SPANS],
+        "answer": "accept",
+    },
+    "Label Studio": lambda text: studio(
+        text,
+        [{"value": {"start": a, "end": b, "text": text[a:b], "labels": [kind]}} for a, b, kind in SPANS],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TAGGED)
+def test_spans_become_words_and_tags(case: str, tmp_path: Path) -> None:
+    text = "A film! noirish, 2.5"
+    (tmp_path / "a.jsonl").write_text(f"{json.dumps(TAGGED[case](text))}\n" * 5)
+    data = load_data(path=tmp_path / "a.jsonl")
+    assert json.loads(data.column("train", "words")[0].as_py()) == [
+        "A",
+        "film",
+        "!",
+        "noir",
+        "ish",
+        ",",
+        "2",
+        ".",
+        "5",
+    ]
+    tags = ["B-KIND", "I-KIND", "O", "B-GENRE", "O", "O", "O", "O", "O"]
+    assert json.loads(data.column("train", "tags")[0].as_py()) == tags
+
+
+NO_SPANS = {
+    "overlaps": ([[0, 6, "A"], [2, 8, "B"]], "the span 2 to 8 overlaps another"),
+    "beyond": ([[0, 60, "A"]], "is not within the 6 characters"),
+    "another text": (
+        [{"start": 0, "end": 1, "label": "A", "text": "B"}],
+        "stands 'A', not the span's text 'B'",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NO_SPANS)
+def test_spans_that_do_not_fit(case: str, tmp_path: Path) -> None:
+    spans, message = NO_SPANS[case]
+    (tmp_path / "a.jsonl").write_text(
+        json.dumps({"text": "A film" if case != "overlaps" else "A film noir", "spans": spans})
+    )
+    with pytest.raises(DataError) as caught:
+        load_data(path=tmp_path / "a.jsonl")
+    assert message in str(caught.value)
+
+
+def test_what_an_annotator_rejected_is_no_example(tmp_path: Path) -> None:
+    row = {"text": "a", "label": "x", "_task_hash": 1}
+    (tmp_path / "a.jsonl").write_text(
+        "".join(json.dumps(row | {"answer": a}) + "\n" for a in ("accept", "reject"))
+    )
+    with pytest.raises(DataError, match=r"a.jsonl:2: the annotator's answer is 'reject'"):
+        load_data(path=tmp_path / "a.jsonl")
