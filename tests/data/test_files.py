@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fednlp.data import load_data
 from fednlp.data.checks import row_check
 from fednlp.data.columns import check_columns, columns_of
 from fednlp.data.files import file_rows
@@ -121,6 +122,14 @@ def test_what_spreadsheets_add_is_left_out(content: str, tmp_path: Path) -> None
     assert [where for where, _ in rows.read({})[1]][-1].endswith(":4" if "sep" in content else ":3")
 
 
+def test_quotes_may_be_characters_like_any_other(tmp_path: Path) -> None:
+    path = written(tmp_path, "a.tsv", 'label\ttext\nx\t"so" he said\ny\t"never closed\nx\ta 5" pipe\n')
+    data = load_data(path=path, quoting="none", test_fraction=None)
+    assert data.column("train", "text").to_pylist() == ['"so" he said', '"never closed', 'a 5" pipe']
+    with pytest.raises(DataError, match=r'a.tsv:2: .*data.quoting = "none"'):
+        load_data(path=path)
+
+
 def test_a_cell_may_be_longer_than_the_csv_module_allows(tmp_path: Path) -> None:
     path = written(tmp_path, "a.csv", f"text,label\n{'a' * 300_000},x\n")
     assert len(read(file_rows(path))[0]["text"] or "") == 300_000
@@ -184,12 +193,14 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "open quote": (
         "a.csv",
         'text,label\na,x\n"b,y\nc,z\n',
-        ':3: a quote (") is opened and never closed: close it, or write a quote within quotes as ""',
+        ':3: a quote (") is opened and never closed: close it, or write a quote within quotes as "", or say '
+        'data.quoting = "none" where quotes are characters like any other',
     ),
     "quote within": (
         "a.tsv",
         'text\tlabel\n"so" he said\tx\n',
-        ':2: a closing quote (") is not followed by a tab: write a quote within quotes as ""',
+        ':2: a closing quote (") is not followed by a tab: write a quote within quotes as "", or say '
+        'data.quoting = "none" where quotes are characters like any other',
     ),
     "carriage return": (
         "a.csv",
@@ -227,7 +238,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         "a.csv",
         'text,label\n"a,x\nb,y\nc,z\nd,x\ne",y\n',
         ':2: a quote (") opened here takes the next 4 lines into one cell, and they look like rows: write it as "" '
-        "within quotes",
+        'within quotes, or say data.quoting = "none" where quotes are characters like any other',
     ),
     "packed": (
         "a.csv.zip",

@@ -25,6 +25,7 @@ from fednlp.data.readers.conll import conll
 from fednlp.data.readers.conll_layout import is_tagged, layout_of
 from fednlp.data.readers.csv_files import (
     DELIMITERS,
+    Quoting,
     csv_names,
     csv_rows,
     delimiter_name,
@@ -88,7 +89,10 @@ def suffix_of(path: Path) -> str:
 
 
 def file_rows(
-    path: Path, delimiter: str | None = None, configured: Mapping[str, str] = MappingProxyType({})
+    path: Path,
+    delimiter: str | None = None,
+    configured: Mapping[str, str] = MappingProxyType({}),
+    quoting: Quoting = "double",
 ) -> Rows:
     """Return the rows of a file, told apart by the ending of its name; every column is kept.
 
@@ -99,6 +103,7 @@ def file_rows(
         path: The file.
         delimiter: What separates the cells of a CSV file; found by :func:`find_delimiter` if left out.
         configured: The user's own names of columns, by the canonical ones.
+        quoting: Whether the cells of a CSV file may be in quotes.
 
     Raises:
         DataError: It is no such file; or, when the rows are read, what is wrong in which line.
@@ -110,7 +115,7 @@ def file_rows(
     if tagged or (suffix in _PERHAPS_TAGGED and delimiter is None and is_tagged(path)):
         return _tagged(path, configured)
     if suffix in DELIMITERS:
-        return _csv(path, DELIMITERS[suffix], delimiter)
+        return _csv(path, DELIMITERS[suffix], delimiter, quoting)
     if delimiter is not None:
         raise DataError(f"{path}: data.delimiter is for {', '.join(DELIMITERS)} files: leave it out")
     if suffix in TEXTS and is_fasttext(path):
@@ -151,25 +156,25 @@ def _annotated(path: Path, configured: Mapping[str, str]) -> Rows | None:
     return replace(rows, note=spans if kind == "spans" else "an annotation tool's answers are the labels")
 
 
-def _csv(path: Path, usual: str, given: str | None) -> Rows:
-    delimiter = given or find_delimiter(path, usual)
+def _csv(path: Path, usual: str, given: str | None, quoting: Quoting) -> Rows:
+    delimiter = given or find_delimiter(path, usual, quoting)
     return Rows(
-        ("csv", str(path.resolve()), delimiter),
+        ("csv", str(path.resolve()), delimiter, *([] if quoting == "double" else [quoting])),
         file_identity([path]),
         str(path),
-        lambda: csv_names(path, delimiter),
-        lambda roles: csv_rows(path, delimiter),
+        lambda: csv_names(path, delimiter, quoting),
+        lambda roles: csv_rows(path, delimiter, quoting),
         f"{path}:1 (taken for the column names)",
-        "; ".join(_csv_notes(path, delimiter, delimiter in (usual, given))),
+        "; ".join(_csv_notes(path, delimiter, quoting, delimiter in (usual, given))),
         delimiter if usual == DELIMITERS[".csv"] else None,
     )
 
 
-def _csv_notes(path: Path, delimiter: str, usual: bool) -> Iterator[str]:
+def _csv_notes(path: Path, delimiter: str, quoting: Quoting, usual: bool) -> Iterator[str]:
     if not usual:
         yield f"a {delimiter_name(delimiter)} separates the cells"
     try:
-        unnamed = unnamed_columns(path, delimiter)
+        unnamed = unnamed_columns(path, delimiter, quoting)
     except DataError:
         return  # said when the names are asked for
     if unnamed:

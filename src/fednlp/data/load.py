@@ -13,7 +13,7 @@ from fednlp.data.checks import OnInvalidRow, named_columns, view_of
 from fednlp.data.columns import TaskUnknown, columns_of, configured_columns, infer_task
 from fednlp.data.profiling.label_issues import check_labels
 from fednlp.data.profiling.unread_columns import check_unread
-from fednlp.data.readers.csv_files import checked_delimiter
+from fednlp.data.readers.csv_files import Quoting, checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.sample import sampled
 from fednlp.data.silos.paths import PathSetting
@@ -39,6 +39,7 @@ def load_data(
     test_path: str | Path | None = None,
     test_fraction: float | None = 0.2,
     delimiter: str | None = None,
+    quoting: Quoting | None = None,
     on_invalid_row: OnInvalidRow = "refuse",
     seed: int = 0,
     unlabelled: bool = False,
@@ -66,6 +67,8 @@ def load_data(
         test_fraction: Share of the examples (of each silo) that is held out where there is no test set, by label
             where there are labels, above 0 and below 1; None to hold nothing out, so that there is no test set.
         delimiter: What separates the cells of CSV files, one character, or ``"tab"``; found out if left out.
+        quoting: ``"none"`` where a quote in a CSV file is a character like any other; by default, and as ``"double"``,
+            cells may be in quotes (``"``).
         on_invalid_row: What to do with a row that cannot be an example: ``"refuse"`` the file, with the row's place;
             or ``"drop"`` the row, and count it.
         seed: Of the draws of what is held out, and of the samples.
@@ -93,7 +96,7 @@ def load_data(
         delimiter = checked_delimiter(delimiter)
     configured = configured_columns(columns or {}, text, label)
     tests = None if test_path is None else expanded(test_path)
-    shown, opened = _open(name, _given(path), tests, configured, delimiter)
+    shown, opened = _open(name, _given(path), tests, configured, delimiter, quoting or "double")
     guessed = not (task or opened.task)
     with _about(opened.train):
         task = task or opened.task or infer_task(*named_columns(opened.train), configured)
@@ -140,6 +143,7 @@ def _open(
     test_path: Path | None,
     configured: Mapping[str, str],
     delimiter: str | None,
+    quoting: Quoting,
 ) -> tuple[str, Opened]:
     if test_path is not None and (path is None or name is not None):
         raise DataError(
@@ -148,9 +152,10 @@ def _open(
     if name is None:
         if path is None:
             raise DataError("no data: give a name that fednlp data list shows, or path, your own file")
-        return open_user_data(path, test_path, configured, delimiter)
-    if delimiter is not None:
-        raise DataError(f"data.delimiter is for your own CSV files, not for {name}: leave it out")
+        return open_user_data(path, test_path, configured, delimiter, quoting)
+    if delimiter is not None or quoting != "double":
+        key = "quoting" if delimiter is None else "delimiter"
+        raise DataError(f"data.{key} is for your own CSV files, not for {name}: leave it out")
     if name == "sites":
         raise DataError(
             'data.name = "sites": the examples are at the sites; start the server with: fednlp serve'

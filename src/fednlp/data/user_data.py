@@ -18,6 +18,7 @@ from fednlp.data.files import (
     suffix_of,
 )
 from fednlp.data.folders import folder_rows, split_file
+from fednlp.data.readers.csv_files import Quoting
 from fednlp.data.readers.hf_datasets import is_saved, saved_rows
 from fednlp.data.silos.paths import PathSetting, languages_of, silo_paths, visible_entries
 from fednlp.data.silos.pooling import open_silos
@@ -29,7 +30,11 @@ _H5 = (".h5", ".hdf5")
 
 
 def open_user_data(
-    path: PathSetting, test_path: Path | None, configured: Mapping[str, str], delimiter: str | None
+    path: PathSetting,
+    test_path: Path | None,
+    configured: Mapping[str, str],
+    delimiter: str | None,
+    quoting: Quoting = "double",
 ) -> tuple[str, Opened]:
     """Open the user's own files.
 
@@ -38,6 +43,7 @@ def open_user_data(
         test_path: The test set that goes with it.
         configured: The user's own names of columns, by the canonical ones.
         delimiter: What separates the cells of CSV files; found out if left out.
+        quoting: Whether cells of CSV files may be in quotes.
 
     Returns:
         The name of the data set, and its rows.
@@ -45,7 +51,7 @@ def open_user_data(
     Raises:
         DataError: There is no such file, or it is not a data set.
     """
-    open_one = partial(open_path, configured=configured, delimiter=delimiter)
+    open_one = partial(open_path, configured=configured, delimiter=delimiter, quoting=quoting)
     silos = silo_paths(path, languages_of(configured))
     if silos is not None and isinstance(path, Path) and path.is_dir():
         _refuse_brat(path)
@@ -85,7 +91,7 @@ def _silos_name(path: PathSetting, silos: Sequence[Path]) -> str:
 
 
 def open_path(
-    path: Path, configured: Mapping[str, str], delimiter: str | None
+    path: Path, configured: Mapping[str, str], delimiter: str | None, quoting: Quoting = "double"
 ) -> tuple[Rows, Rows | None, str | None]:
     """Return the rows of one data set: training, test if there is one, and the task if the files name it.
 
@@ -93,6 +99,7 @@ def open_path(
         path: A file, a folder, or the common beginning of the names of two files, before the languages.
         configured: The user's own names of columns, by the canonical ones.
         delimiter: What separates the cells of CSV files; found out if left out.
+        quoting: Whether cells of CSV files may be in quotes.
 
     Raises:
         DataError: There is no such file, or it is not one data set.
@@ -107,23 +114,23 @@ def open_path(
             f"there is no {path}: {did_you_mean(path.name, siblings)}give a file or a folder that exists"
         )
     if path.is_dir():
-        return (*_open_folder(path, configured, delimiter), None)
+        return (*_open_folder(path, configured, delimiter, quoting), None)
     if path.suffix.lower() in _H5:
         return h5_rows(path)
-    return file_rows(path, delimiter, configured), None, None
+    return file_rows(path, delimiter, configured, quoting), None, None
 
 
 def _open_folder(
-    path: Path, configured: Mapping[str, str], delimiter: str | None
+    path: Path, configured: Mapping[str, str], delimiter: str | None, quoting: Quoting = "double"
 ) -> tuple[Rows, Rows | None]:
     if is_saved(path):
         return saved_rows(path, targets_of(configured))
     train, held = (split_file(path, split) for split in ("train", "test"))
     if train is not None:
-        test = file_rows(held, delimiter, configured) if held is not None else None
-        return file_rows(train, delimiter, configured), test
+        test = file_rows(held, delimiter, configured, quoting) if held is not None else None
+        return file_rows(train, delimiter, configured, quoting), test
     if (only := _only_file(path)) is not None:
-        return file_rows(only, delimiter, configured), None
+        return file_rows(only, delimiter, configured, quoting), None
     inside = silo_paths(path, languages_of(configured))
     if inside is not None:
         raise DataError(

@@ -84,6 +84,7 @@ def _labelled(experiment: Experiment, path: str, what: str) -> TextData:
         label=configured.label,
         columns=configured.columns,
         delimiter=configured.delimiter,
+        quoting=configured.quoting,
         on_invalid_row=configured.on_invalid_row,
         test_fraction=None,
     )

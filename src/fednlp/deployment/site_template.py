@@ -32,9 +32,10 @@ _DATA = {
     "test_path": "file of the test examples",
     "test_fraction": "share of the examples that is held out for testing if there is no test_path",
     "delimiter": "what separates the cells of a CSV file; left out: found in the file",
+    "quoting": '"none" where a quote in a CSV file is a character like any other',
     "on_invalid_row": 'a row that is no example: "refuse" the file, or "drop" the row',
 }
-_EXAMPLES = {"path": "notes.csv", "test_path": "test.csv", "delimiter": ";"}
+_EXAMPLES = {"path": "notes.csv", "test_path": "test.csv", "delimiter": ";", "quoting": "none"}
 _WIDTH = 100
 
 

@@ -58,6 +58,7 @@ class DataFiles(Section):
     test_path: str | None = None
     test_fraction: Fraction = 0.2
     delimiter: str | None = None
+    quoting: Literal["double", "none"] | None = None
     on_invalid_row: Literal["refuse", "drop"] = "refuse"
 
     def arguments(self) -> dict[str, Any]:

@@ -115,8 +115,8 @@ def read_data(path: Path, *, end_inclusive: bool = False) -> DataFile:
     with h5.opened(path) as file:
         if "attributes" not in file and "examples" in file:
             raise DataError(
-                f'{path}: a file of TensorFlow Federated: data.name = "stackoverflow" reads its Stack Overflow (data.path is '
-                "the folder of the files); of another, write a .jsonl file for each client"
+                f'{path}: a file of TensorFlow Federated: data.name = "stackoverflow" reads its Stack Overflow, from '
+                "the folder of the files; of another, write a .jsonl file for each client"
             )
         attributes = parse_json(h5.text(h5.child(file, "attributes", "dataset", str(path))), path, 1)
         if not isinstance(attributes, dict):

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
+from typing import Literal
 
 from fednlp.data.readers.text_io import LONGEST_LINE, is_gzipped, lines, numbered_lines
 from fednlp.data.store import Fault, Located
@@ -16,13 +17,16 @@ DELIMITERS = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
 
 DELIMITER_NAMES = {",": "comma", "\t": "tab", ";": "semicolon", "|": "vertical bar"}
 """What people call each delimiter that is looked for."""
+Quoting = Literal["double", "none"]
+"""Whether a cell may be in quotes, in which a quote is doubled; or quotes are characters like any other."""
+
 _FIRST_ROWS = 10
 _SWALLOWED = 3
 """Lines of a cell, after its first, that are looked at: they may be rows which an open quote takes in."""
 _EXCELS_LINE = re.compile(r'"?sep=([^"])"?')
 
 
-def find_delimiter(path: Path, usual: str) -> str:
+def find_delimiter(path: Path, usual: str, quoting: Quoting = "double") -> str:
     """Return what separates the cells of a file, from its header line and its first ten rows.
 
     It is the usual one wherever that splits the header line. Otherwise it is that of comma, tab, semicolon and
@@ -32,15 +36,16 @@ def find_delimiter(path: Path, usual: str) -> str:
     Args:
         path: A file with a line of column names.
         usual: The delimiter of the ending of its name.
+        quoting: Whether its cells may be in quotes.
 
     Raises:
         DataError: Two delimiters fit equally well, or a line is not UTF-8.
     """
     if (told := _told_delimiter(path)) is not None:
         return told
-    if _fitting(path, usual) is not None:
+    if _fitting(path, usual, quoting) is not None:
         return usual
-    fits = {other: fit for other in DELIMITER_NAMES if (fit := _fitting(path, other))}
+    fits = {other: fit for other in DELIMITER_NAMES if (fit := _fitting(path, other, quoting))}
     best = [other for other, fit in fits.items() if fit == max(fits.values())]
     if len(best) > 1:
         both = " or ".join(map(repr, best))
@@ -55,14 +60,14 @@ def _told_delimiter(path: Path) -> str | None:
     return found[1] if found else None
 
 
-def _fitting(path: Path, delimiter: str) -> int | None:
+def _fitting(path: Path, delimiter: str, quoting: Quoting) -> int | None:
     """Return how many of the first lines have as many cells as the header, itself included if it is the only line.
 
     None where the delimiter does not split the header line.
     """
     cells: list[int] = []
     try:
-        for _, record in islice(_records(path, delimiter), 1 + _FIRST_ROWS):
+        for _, record in islice(_records(path, delimiter, quoting), 1 + _FIRST_ROWS):
             cells.append(len(record))
     except NotSeparated:
         pass  # a quoted cell that does not end here, for this delimiter; the lines before it count
@@ -99,7 +104,7 @@ class NotSeparated(DataError):
     """The quotes of a table do not go with its delimiter, or are left open."""
 
 
-def csv_names(path: Path, delimiter: str) -> Sequence[str]:
+def csv_names(path: Path, delimiter: str, quoting: Quoting = "double") -> Sequence[str]:
     """Return the column names in the first line of a CSV file.
 
     Columns without a name at the end of the line are left out.
@@ -107,12 +112,12 @@ def csv_names(path: Path, delimiter: str) -> Sequence[str]:
     Raises:
         DataError: The file is empty or cannot be read.
     """
-    return _named(_header(path, _records(path, delimiter)))
+    return _named(_header(path, _records(path, delimiter, quoting)))
 
 
-def unnamed_columns(path: Path, delimiter: str) -> int:
+def unnamed_columns(path: Path, delimiter: str, quoting: Quoting = "double") -> int:
     """Return how many columns at the end of the first line have no name, and are left out."""
-    header = _header(path, _records(path, delimiter))
+    header = _header(path, _records(path, delimiter, quoting))
     return len(header) - len(_named(header))
 
 
@@ -122,17 +127,20 @@ def _named(header: Sequence[str]) -> Sequence[str]:
     return header[:count]
 
 
-def csv_rows(path: Path, delimiter: str) -> tuple[Sequence[str], Iterator[Located]]:
+def csv_rows(
+    path: Path, delimiter: str, quoting: Quoting = "double"
+) -> tuple[Sequence[str], Iterator[Located]]:
     """Return the column names of a CSV file, and its rows.
 
     Args:
         path: UTF-8, plain or gzipped, the first line with the column names; blank lines are left out.
         delimiter: What separates the cells, one character.
+        quoting: Whether cells may be in quotes.
 
     Raises:
         DataError: It is no such file; or, when the rows are read, what is wrong in which line.
     """
-    records = _records(path, delimiter)
+    records = _records(path, delimiter, quoting)
     header = _header(path, records)
     named = _named(header)
     rows = _rows(path, delimiter, header, records)
@@ -148,11 +156,16 @@ def _header(path: Path, records: Iterator[tuple[int, list[str]]]) -> Sequence[st
     return header
 
 
-def _records(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, delimiter: str, quoting: Quoting = "double") -> Iterator[tuple[int, list[str]]]:
     """Yield the records of a CSV file, each with the number of its first line; blank lines are left out."""
     _allow_long_cells()
     found = (f"{line}\n" for _, line in numbered_lines(path)) if is_gzipped(path) else lines(path)
-    reader = csv.reader(_after_excels_line(found), delimiter=delimiter, strict=True)
+    reader = csv.reader(
+        _after_excels_line(found),
+        delimiter=delimiter,
+        strict=True,
+        quoting=csv.QUOTE_MINIMAL if quoting == "double" else csv.QUOTE_NONE,
+    )
     width = longer = shorter = 0
     while True:
         start = reader.line_num + 1
@@ -193,16 +206,25 @@ def _check_swallowed(where: str, record: Sequence[str], width: int, delimiter: s
         ):
             raise NotSeparated(
                 f'{where}: a quote (") opened here takes the next {len(inside) + 1} lines into one cell, and they look '
-                'like rows: write it as "" within quotes'
+                f'like rows: write it as "" within quotes{_NO_QUOTES}'
             )
+
+
+_NO_QUOTES = ', or say data.quoting = "none" where quotes are characters like any other'
 
 
 def _fault(message: str, delimiter: str) -> str:
     if "unexpected end of data" in message or "field limit" in message:
-        return 'a quote (") is opened and never closed: close it, or write a quote within quotes as ""'
+        return (
+            'a quote (") is opened and never closed: close it, or write a quote within quotes as ""'
+            + _NO_QUOTES
+        )
     if "expected after" in message:
         named = delimiter_name(delimiter)
-        return f'a closing quote (") is not followed by a {named}: write a quote within quotes as ""'
+        return (
+            f'a closing quote (") is not followed by a {named}: write a quote within quotes as ""'
+            + _NO_QUOTES
+        )
     if "new-line character" in message:
         return "a carriage return within a line: end lines with a line feed, or put the cell in quotes"
     return f"not readable as a table: {message}"
