@@ -1,6 +1,7 @@
 """Write models of a run as Hugging Face folders: the shared one, or clients' own."""
 
 import csv
+import os
 import re
 import shutil
 import unicodedata
