@@ -210,14 +210,9 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "latin 1": (
         "a.csv",
         "text,label\na,x\nné,y\n".encode("latin-1"),
-        ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, such as with: iconv -f WINDOWS-1252 -t UTF-8 "
-        "FOLDER/a.csv > FOLDER/utf8-a.csv (or WINDOWS-1254 for Turkish, WINDOWS-1250 for Central European)",
-    ),
-    "utf 16": (
-        "a.csv",
-        "text,label\na,x\n".encode("utf-16"),
-        ":1: the file is UTF-16, not UTF-8: convert the file, such as with: iconv -f UTF-16 -t UTF-8 "
-        "FOLDER/a.csv > FOLDER/utf8-a.csv",
+        ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, such as with: iconv -f cp1252 -t UTF-8 "
+        "FOLDER/a.csv > FOLDER/converted && mv FOLDER/converted FOLDER/a.csv, or, for data of your own, say data.encoding = "
+        '{ "a.csv" = "cp1252" } (or cp1254 for Turkish, cp1250 for Central European)',
     ),
     "utf 32": (
         "a.csv",

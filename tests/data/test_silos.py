@@ -235,7 +235,7 @@ def test_one_file_and_class_folders_are_no_silos(tmp_path: Path) -> None:
     for path in ("one", "one/train.csv", "classes", "classes/train"):
         data = load_data(path=tmp_path / path)
         assert data.silo is None
-        assert data.notes == ()
+        assert [note.split(",")[0] for note in data.notes] == (["not read: dev.csv"] if path == "one" else [])
 
 
 def make(folder: Path, *places: str) -> None:
@@ -287,9 +287,6 @@ def test_faults_of_the_columns_name_the_file(silos: Path) -> None:
     with pytest.raises(
         DataError, match=r"b.csv:1 .*: no column 'label', which .*a.csv has: did you mean 'Label'"
     ):
-        load_data(path=silos)
-    table(silos / "b.csv", [("x", "a", "1")], ("text", "label", "ward"))
-    with pytest.raises(DataError, match=r"a.csv:1 .*: no column 'ward', which .*b.csv has"):
         load_data(path=silos)
     table(silos / "b.csv", [("x", "a", "1")], ("text", "label", "silo"))
     with pytest.raises(
@@ -391,3 +388,52 @@ def test_an_empty_folder_among_silos_is_refused(silos: Path) -> None:
         load_data(path=silos)
     (silos / "Ost").rmdir()
     assert load_data(path=silos).notes[0].startswith("1 silo (Nord)")
+
+
+@pytest.mark.parametrize("role", ["other", "label"])
+def test_a_column_that_one_silo_lacks_is_left_out_unless_the_task_reads_it(role: str, silos: Path) -> None:
+    table(silos / "a.csv", notes(4, "a"))
+    columns = ("text", "label", "ward") if role == "other" else ("text", "ward", "id")
+    table(silos / "b.csv", [(f"b {n}", "xy"[n % 2], "3") for n in range(4)], columns)
+    if role == "other":
+        data = load_data(path=silos)
+        assert "ward" not in data.train.column_names
+        assert "b.csv alone is left out unless the task reads it: 'ward'" in data.notes[0]
+    else:
+        with pytest.raises(DataError, match=r"b.csv:1 .*: no column 'label', which .*a.csv has"):
+            load_data(path=silos)
+
+
+@pytest.mark.parametrize("how", ["by name", "by pattern", "all", "utf-16", "utf-32", "json"])
+def test_a_silo_may_have_another_encoding(how: str, silos: Path) -> None:
+    table(silos / "Nord.csv", notes(4, "ascii"))
+    text = "text,label\n" + "".join(f"Süß {n} “,{'ab'[n % 2]}\n" for n in range(4))
+    name, encoding = "Süd.csv", "cp1252" if how in ("by name", "by pattern", "all", "json") else how
+    if how == "json":
+        name, text = (
+            "Süd.json",
+            json.dumps([{"text": f"Süß {n} “", "label": "a"} for n in range(4)], ensure_ascii=False),
+        )
+    (silos / name).write_bytes(text.encode(encoding))
+    options: Any = {"by pattern": {"S*.csv": "cp1252"}, "all": "cp1252"}.get(how, {name: "cp1252"})
+    if encoding == "cp1252":
+        with pytest.raises(DataError, match=f'say data.encoding = {{ "{name}" = "cp1252" }}'):
+            load_data(path=silos)
+    data = load_data(path=silos, encoding=options if encoding == "cp1252" else None)
+    assert {"Süß 0 “", "Süß 3 “"} <= {*own(data, "train")["Süd"], *own(data, "test")["Süd"]}
+
+
+@pytest.mark.parametrize(
+    ("encoding", "said"),
+    [
+        ("cp12", "there is no such encoding"),
+        ("hex", "there is no such encoding"),
+        ({"a.csv": "latin-1", "Sud.csv": "cp1252"}, "no file of .* is called 'Sud.csv'"),
+        ("utf-16-le", "is not utf-16-le throughout"),
+    ],
+)
+def test_encodings_that_do_not_fit_are_refused(encoding: Any, said: str, silos: Path) -> None:
+    silos.mkdir()
+    (silos / "a.csv").write_bytes("text,label\nSüß,a\nx,b\n\n".encode("cp1252") + b"\xff\xd8\xd8")
+    with pytest.raises(DataError, match=said):
+        load_data(path=silos, encoding=encoding)

@@ -14,6 +14,7 @@ from fednlp.data.json_cells import (
     references_fault,
     tags_fault,
 )
+from fednlp.data.label_names import label_name
 from fednlp.data.store import Check, Fault, Row, Rows, View
 from fednlp.formulations import TASKS
 
@@ -47,7 +48,7 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str], unlab
     lists = [(places[name], own) for name, own in columns.items() if name in LISTS]
     judge = _JUDGES[schema.kind](columns, places)
     if unlabelled and "label" in places:
-        judge = _or_empty(places["label"])
+        judge = _or_empty(places["label"], judge)
 
     def check(row: Row) -> Row | Fault:
         for place, own, is_label in needed:
@@ -70,12 +71,20 @@ Judge = Callable[[Row], str | Fault | Row | None]
 def _class(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
     place, own = places["label"], columns["label"]
     fault = Fault(f"the label is missing: fill in {own!r}", no_label=True)
-    return lambda row: None if _at(row, place).strip() else fault
+
+    def judge(row: Row) -> Fault | Row | None:
+        label = _at(row, place)
+        if not label.strip():
+            return fault
+        name = label_name(label)
+        return None if name == label else _changed(row, place, name)
+
+    return judge
 
 
-def _or_empty(place: int) -> Judge:
-    """Have any label pass, a blank one as an empty one."""
-    return lambda row: None if _at(row, place).strip() else _changed(row, place, "")
+def _or_empty(place: int, judge: Judge) -> Judge:
+    """Have a blank label pass as an empty one."""
+    return lambda row: judge(row) if _at(row, place).strip() else _changed(row, place, "")
 
 
 def _score(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:

@@ -81,6 +81,7 @@ OTHER_FORMATS = {
 
 _HEAD = 1 << 16
 _SQUAD = re.compile(rb'"data"\s*:\s*\['), re.compile(rb'"paragraphs"\s*:\s*\[')
+_LEAF = re.compile(rb'\{\s*"users"\s*:\s*\[[^]]*(\]\s*,\s*"(num_samples|hierarchies)"|$)')
 
 
 def suffix_of(path: Path) -> str:
@@ -125,6 +126,11 @@ def file_rows(
     if suffix == ".json" and _is_squad(path):
         return reader_rows(path, squad.squad, squad.COLUMNS)
     if suffix in JSON_LINES:
+        if _is_leaf(path):
+            raise DataError(
+                f'{path}: in the format of LEAF, which is read by a name: say data.name = "shakespeare" or '
+                '"reddit", and data.path for the folder that holds the folders train and test'
+            )
         return _annotated(path, configured) or _table(path, "json lines", json_names, json_rows)
     if suffix in PARQUET:
         return _table(path, "parquet", parquet_names, parquet_rows)
@@ -156,10 +162,16 @@ def _annotated(path: Path, configured: Mapping[str, str]) -> Rows | None:
     return replace(rows, note=spans if kind == "spans" else "an annotation tool's answers are the labels")
 
 
+def _place(path: Path) -> str:
+    """Return what names a file in the cache: where it is, and its encoding where it is not UTF-8."""
+    encoding = getattr(path, "encoding", None)
+    return str(path.resolve()) if encoding is None else f"{path.resolve()} as {encoding}"
+
+
 def _csv(path: Path, usual: str, given: str | None, quoting: Quoting) -> Rows:
     delimiter = given or find_delimiter(path, usual, quoting)
     return Rows(
-        ("csv", str(path.resolve()), delimiter, *([] if quoting == "double" else [quoting])),
+        ("csv", _place(path), delimiter, *([] if quoting == "double" else [quoting])),
         file_identity([path]),
         str(path),
         lambda: csv_names(path, delimiter, quoting),
@@ -188,7 +200,7 @@ def _table(
     read: Callable[[Path, Mapping[str, str]], tuple[Sequence[str], Iterator[Located]]],
 ) -> Rows:
     return Rows(
-        (kind, str(path.resolve())),
+        (kind, _place(path)),
         file_identity([path]),
         str(path),
         lambda: names(path),
@@ -220,7 +232,7 @@ def reader_rows(
     return Rows(
         (
             f"{reader.__module__}.{reader.__qualname__}",
-            *(str(one.resolve()) for one in paths),
+            *map(_place, paths),
             json.dumps(sorted(options.items())),
         ),
         known or file_identity(paths),
@@ -252,6 +264,11 @@ def _is_squad(path: Path) -> bool:
     """Say whether a JSON file is SQuAD's: one object with articles, which hold paragraphs."""
     head = next(read_chunks(path, _HEAD), b"").lstrip()
     return head.startswith(b"{") and all(key.search(head) for key in _SQUAD)
+
+
+def _is_leaf(path: Path) -> bool:
+    """Say whether a JSON file is LEAF's: one object with the examples of many users."""
+    return _LEAF.match(next(read_chunks(path, _HEAD), b"").lstrip()) is not None
 
 
 def h5_rows(path: Path) -> tuple[Rows, Rows | None, str]:
@@ -303,35 +320,65 @@ def parallel_rows(paths: Sequence[Path], languages: Sequence[str]) -> Rows:
 
 
 def joined_rows(parts: Sequence[tuple[str, Rows]], field: str | None = None) -> Rows:
-    """Return rows of the same columns, in whatever order, one after the other.
+    """Return rows one after the other, of the columns that all parts have, in whatever order.
+
+    A column that some parts lack is left out, with a note, unless the task reads it.
 
     Args:
         parts: Of each its name and its rows.
         field: A further column with the name of the part that a row is of; none if left out.
 
     Raises:
-        DataError: When the rows are read: a part lacks a column of another.
+        DataError: When the rows are read: a part lacks a column that the task reads.
     """
     added = [field] if field else []
     first, last = parts[0][1].shown, parts[-1][1].shown
     delimiters = {part.delimiter for _, part in parts}
+    named = [part.names() for _, part in parts]
+    union = list(dict.fromkeys(name for names in named for name in names))
+    partial_columns = [name for name in union if not all(name in names for names in named)]
 
     def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
-        opened = parts[0][1].read(roles)
-        names = opened[0]  # a file of JSON may have further ones than at a glance
-        rest = (part.read(roles) for _, part in parts[1:])
+        opened = parts[0][1].read({own: role for own, role in roles.items() if own in named[0]})
+        left_out = set(partial_columns) - roles.keys()
+        names = [name for name in opened[0] if name not in left_out]
+        names += [name for name in roles if name not in names]
+        rest = (
+            part.read({own: role for own, role in roles.items() if own in there})
+            for (_, part), there in zip(parts[1:], named[1:], strict=True)
+        )
         return (*names, *added), _one_after_the_other(parts, chain([opened], rest), names, bool(field))
 
     return Rows(
         ("joined", field or "", *(item for name, part in parts for item in (name, *part.what))),
         json.dumps([part.identity for _, part in parts]),
         first if len(parts) == 1 else f"{len(parts)} files from {first} to {last}",
-        lambda: (*parts[0][1].names(), *added),
+        lambda: (*union, *added),
         read,
         parts[0][1].names_at,
-        _joined_note([part.note for _, part in parts]),
+        "; ".join(
+            note
+            for note in (
+                _joined_note([part.note for _, part in parts]),
+                _left_out_note(parts, named, partial_columns),
+            )
+            if note
+        ),
         delimiters.pop() if len(delimiters) == 1 else None,
     )
+
+
+def _left_out_note(
+    parts: Sequence[tuple[str, Rows]], named: Sequence[Sequence[str]], columns: Sequence[str]
+) -> str:
+    """Return which columns some parts lack, for people."""
+    if not columns:
+        return ""
+    first = columns[0]
+    having = [part for (_, part), names in zip(parts, named, strict=True) if first in names]
+    count = f"{len(having)} of {len(parts)} files" if len(having) > 1 else having[0].shown
+    more = f", and of {', '.join(map(repr, columns[1:4]))}" if len(columns) > 1 else ""
+    return f"a column of {count} alone is left out unless the task reads it: {first!r}{more}"
 
 
 def _one_after_the_other(
@@ -341,23 +388,30 @@ def _one_after_the_other(
     named: bool,
 ) -> Iterator[Located]:
     for (name, part), (columns, rows) in zip(parts, opened, strict=True):
-        _require_same_columns(parts[0][1], names, part, columns)
+        check_columns(part.names_at or part.shown, columns)
+        _require_columns(parts, part, columns, names)
         places = [columns.index(column) for column in names]
         added = [name] if named else []
         for where, row in rows:
             yield where, row if isinstance(row, Fault) else [*(row[place] for place in places), *added]
 
 
-def _require_same_columns(first: Rows, names: Sequence[str], part: Rows, columns: Sequence[str]) -> None:
-    check_columns(part.names_at or part.shown, columns)
-    both = (part, columns), (first, names)
-    for (one, there), (other, needed) in (both, both[::-1]):
-        lacking = next((column for column in needed if column not in there), None)
-        if lacking is not None:
-            raise DataError(
-                f"{one.names_at or one.shown}: no column {lacking!r}, which {other.shown} has: "
-                f"{did_you_mean(lacking, there)}files of one data set must have the same columns"
-            )
+def _require_columns(
+    parts: Sequence[tuple[str, Rows]], part: Rows, columns: Sequence[str], names: Sequence[str]
+) -> None:
+    """Refuse a part that lacks a column.
+
+    Raises:
+        DataError: It does.
+    """
+    lacking = next((column for column in names if column not in columns), None)
+    if lacking is None:
+        return
+    other = next((one for _, one in parts if one is not part and lacking in one.names()), parts[0][1])
+    raise DataError(
+        f"{part.names_at or part.shown}: no column {lacking!r}, which {other.shown} has: "
+        f"{did_you_mean(lacking, columns)}files of one data set must have the same columns"
+    )
 
 
 def _joined_note(notes: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Folders: the training or test file in one, and text files in a folder for each class as rows of strings."""
+"""Folders of text files for each class as rows of strings."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -6,13 +6,21 @@ from pathlib import Path
 
 from fednlp.data.columns import check_columns
 from fednlp.data.files import SUFFIXES
-from fednlp.data.readers.text_io import read_text
+from fednlp.data.readers.text_io import Encodings, read_text
 from fednlp.data.store import Fault, Located, Rows, file_identity
 from fednlp.errors import DataError
 
+_UTF8 = Encodings()
+
 
 def folder_rows(
-    folder: Path, text: str = "text", label: str = "label", *, latin1: bool = False, known: str | None = None
+    folder: Path,
+    text: str = "text",
+    label: str = "label",
+    *,
+    latin1: bool = False,
+    known: str | None = None,
+    encodings: Encodings = _UTF8,
 ) -> Rows:
     """Return the rows of a folder of text files a class: the name of a folder is the label of its files.
 
@@ -24,11 +32,12 @@ def folder_rows(
         label: What to call the column of labels.
         latin1: As for :func:`fednlp.data.readers.text_io.lines`.
         known: Identity of the content where it is known better than by sizes and times.
+        encodings: Of files that are not UTF-8.
 
     Raises:
         DataError: There are no such files; or, when the rows are read, what is wrong in which file.
     """
-    paths = _class_files(folder)
+    paths = list(map(encodings.of, _class_files(folder)))
     if not paths:
         raise DataError(
             f"{folder}: no examples: give a file ({', '.join(SUFFIXES)}) or a folder "
@@ -40,7 +49,7 @@ def folder_rows(
     columns = (text, label, "file")
     check_columns(str(folder), columns)
     return Rows(
-        ("folder", str(folder.resolve()), text, label, str(latin1)),
+        ("folder", str(folder.resolve()), text, label, str(latin1), *_named(encodings)),
         known,
         str(folder),
         lambda: columns,
@@ -62,19 +71,9 @@ def is_system_entry(path: Path) -> bool:
     return name in _SYSTEM or name.startswith((".", "~$", "._")) or name.endswith(_BACKUPS)
 
 
-def split_file(folder: Path, split: str) -> Path | None:
-    """Return the file of a folder that is called after a split, such as ``train.csv``, or None.
-
-    Raises:
-        DataError: There are several.
-    """
-    names = [split + suffix + packed for suffix in SUFFIXES for packed in ("", ".gz")]
-    found = [folder / name for name in names if (folder / name).is_file()]
-    if len(found) > 1:
-        raise DataError(
-            f"{folder} holds {' and '.join(path.name for path in found)}: give the one to use as path"
-        )
-    return found[0] if found else None
+def _named(encodings: Encodings) -> tuple[str, ...]:
+    """Return what names encodings in the cache; nothing for UTF-8."""
+    return () if encodings == _UTF8 else (json.dumps([encodings.default, sorted(encodings.by_name.items())]),)
 
 
 def _class_files(folder: Path) -> list[Path]:

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fednlp.data.textdata import TextData, class_names
+from fednlp.data.label_names import label_name
+from fednlp.data.textdata import TextData, in_order
 from fednlp.errors import DataError
+from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formulations import TASKS
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def rename_labels(data: TextData, names: Mapping[str, str]) -> TextData:
         data,
         train=train,
         test=test,
-        label_names=class_names(data.task, data.columns, [train, test]),
+        label_names=in_order(data.task, (names.get(label, label) for label in data.label_names)),
         fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
     )
 
@@ -74,6 +76,30 @@ def without_labels(data: TextData, names: Collection[str]) -> TextData:
         label_names=tuple(label for label in data.label_names if label not in names),
         fingerprint=hashlib.sha256(identity.encode()).hexdigest(),
     )
+
+
+def mapped_labels(data: TextData, names: Mapping[str, str]) -> TextData:
+    """Return a data set with other names for some labels or tags; examples whose label has an empty name are left out.
+
+    Args:
+        data: The data set; the tables on disk are not changed.
+        names: Other names by those in the files, which must be there.
+
+    Raises:
+        DataError: A name is not there, with the nearest; or as for :func:`rename_labels` and :func:`without_labels`.
+    """
+    found = {label_name(old): label_name(new) for old, new in names.items()}
+    if not has_labels(data.task):
+        raise DataError(f"data.labels_map: {data.task} has no labels: leave it out")
+    for old in found:
+        if old not in data.label_names:
+            raise DataError(
+                f"data.labels_map: no example has the label {old!r}: {did_you_mean(old, data.label_names)}type one as "
+                "fednlp data info shows it"
+            )
+    dropped = [old for old, new in found.items() if not new.strip()]
+    data = without_labels(data, dropped)
+    return rename_labels(data, {old: new for old, new in found.items() if old not in dropped})
 
 
 def unknown_labels(data: TextData, names: Sequence[str]) -> dict[str, int]:

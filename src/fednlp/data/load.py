@@ -4,6 +4,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,17 +12,20 @@ import numpy as np
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
 from fednlp.data.checks import OnInvalidRow, named_columns, view_of
 from fednlp.data.columns import TaskUnknown, columns_of, configured_columns, infer_task
+from fednlp.data.labels import mapped_labels
 from fednlp.data.profiling.label_issues import check_labels
 from fednlp.data.profiling.unread_columns import check_unread
 from fednlp.data.readers.csv_files import Quoting, checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
+from fednlp.data.readers.text_io import Encodings
 from fednlp.data.sample import sampled
 from fednlp.data.silos.paths import PathSetting
 from fednlp.data.silos.pooling import SILO, split_silos
 from fednlp.data.split import hold_out, hold_out_labelled
+from fednlp.data.split_names import Validation, is_test_name
 from fednlp.data.store import Rows, Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
-from fednlp.data.user_data import open_user_data, targets_of
+from fednlp.data.user_data import Reading, open_user_data, targets_of
 from fednlp.disk import expanded
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
@@ -46,6 +50,9 @@ def load_data(
     train_size: int | Mapping[str, int] | None = None,
     test_size: int | Mapping[str, int] | None = None,
     field: str | None = None,
+    validation: Validation | None = None,
+    encoding: str | Mapping[str, str] | None = None,
+    labels_map: Mapping[str, str] | None = None,
 ) -> TextData:
     """Load a data set by name, from the user's own files, or a known data set from its files in a folder.
 
@@ -79,6 +86,11 @@ def load_data(
         test_size: How many test examples to draw, the same way.
         field: The column whose values are the silos that ``train_size`` and ``test_size`` may name; by default the
             silos of ``path``, or the natural field of the catalogue's data set.
+        validation: What the validation sets beside the training files of ``path`` are used for: ``"train"`` joins them
+            to the training sets, and ``"test"`` has them be the test sets; None to leave them out.
+        encoding: That of the text files that are not UTF-8, such as ``"cp1252"``, or the encodings of files by their
+            names. UTF-16 and UTF-32 are known by their marks.
+        labels_map: Other names of labels or tags by those in the files; an empty one leaves its examples out.
 
     Raises:
         DataError: Unknown name, unfit file, column or row; the message says where and what to do.
@@ -96,7 +108,10 @@ def load_data(
         delimiter = checked_delimiter(delimiter)
     configured = configured_columns(columns or {}, text, label)
     tests = None if test_path is None else expanded(test_path)
-    shown, opened = _open(name, _given(path), tests, configured, delimiter, quoting or "double")
+    reading = Reading(configured, delimiter, quoting or "double", Encodings.given(encoding), validation)
+    shown, opened = _open(name, _given(path), tests, reading)
+    if name is None and test_fraction is not None:
+        opened = replace(opened, notes=(*opened.notes, *_test_name_note(_given(path))))
     guessed = not (task or opened.task)
     with _about(opened.train):
         task = task or opened.task or infer_task(*named_columns(opened.train), configured)
@@ -106,6 +121,8 @@ def load_data(
     )
     assert train is not None
     data = _assemble(shown, opened, task, train, test, configured, on_invalid_row, test_fraction, seed)
+    if labels_map:
+        data = mapped_labels(data, labels_map)
     data = sampled(data, train_size, test_size, seed, field or data.silo or _natural(name))
     if guessed:
         check_labels(data)
@@ -129,6 +146,12 @@ def _natural(name: str | None) -> str | None:
     return known.natural if known is not None else None
 
 
+def _test_name_note(path: PathSetting | None) -> tuple[str, ...]:
+    if not isinstance(path, Path) or not path.is_file() or not is_test_name(path):
+        return ()
+    return (f"the name of {path.name} says that it is no training set; it is trained on, as path names it",)
+
+
 def _given(path: str | Path | Sequence[str | Path] | None) -> PathSetting | None:
     if path is None or isinstance(path, str | Path):
         return None if path is None else expanded(path)
@@ -141,9 +164,7 @@ def _open(
     name: str | None,
     path: PathSetting | None,
     test_path: Path | None,
-    configured: Mapping[str, str],
-    delimiter: str | None,
-    quoting: Quoting,
+    reading: Reading,
 ) -> tuple[str, Opened]:
     if test_path is not None and (path is None or name is not None):
         raise DataError(
@@ -152,10 +173,16 @@ def _open(
     if name is None:
         if path is None:
             raise DataError("no data: give a name that fednlp data list shows, or path, your own file")
-        return open_user_data(path, test_path, configured, delimiter, quoting)
-    if delimiter is not None or quoting != "double":
-        key = "quoting" if delimiter is None else "delimiter"
-        raise DataError(f"data.{key} is for your own CSV files, not for {name}: leave it out")
+        return open_user_data(path, test_path, reading)
+    own = {
+        "delimiter": (reading.delimiter is not None, "CSV files"),
+        "quoting": (reading.quoting != "double", "CSV files"),
+        "encoding": (reading.encoding != Encodings(), "files"),
+        "validation": (reading.validation is not None, "files"),
+    }
+    for key, (given, what) in own.items():
+        if given:
+            raise DataError(f"data.{key} is for your own {what}, not for {name}: leave it out")
     if name == "sites":
         raise DataError(
             'data.name = "sites": the examples are at the sites; start the server with: fednlp serve'
@@ -166,7 +193,7 @@ def _open(
                 f"{name} is read from one folder of its published files: give no list as data.path"
             )
         return name, entry(name).open(path)
-    train, test = hub_rows(name, targets_of(configured))
+    train, test = hub_rows(name, targets_of(reading.configured))
     return name, Opened(train, test, train.shown)
 
 

@@ -85,6 +85,7 @@ def _labelled(experiment: Experiment, path: str, what: str) -> TextData:
         columns=configured.columns,
         delimiter=configured.delimiter,
         quoting=configured.quoting,
+        encoding=configured.encoding,
         on_invalid_row=configured.on_invalid_row,
         test_fraction=None,
     )

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from fednlp.data import TextData, load_data
 from fednlp.data.columns import MissingColumns, configured_columns, listed, there_are
+from fednlp.data.label_names import label_name
 from fednlp.data.labels import rename_labels, unknown_labels, with_labels, without_labels
 from fednlp.data.profiling.label_issues import quoted
 from fednlp.deployment.policy import SitePolicy
@@ -63,8 +64,9 @@ def open_site_data(
         )
     try:
         data = load_data(**files.arguments(), task=task if task in TASKS else None, unlabelled=unlabelled)
-        data = without_labels(data, [own for own, name in policy.labels.items() if not name])
-        renamed = _renamed(data, {own: name for own, name in policy.labels.items() if name}, labels or ())
+        names = {label_name(own): label_name(name) for own, name in policy.labels.items()}
+        data = without_labels(data, [own for own, name in names.items() if not name])
+        renamed = _renamed(data, {own: name for own, name in names.items() if name}, labels or ())
     except MissingColumns as error:
         own = configured_columns(files.columns, files.text, files.label)
         raise UnfitSiteData(_lacking(error, task, own), LACKS_COLUMNS) from None

@@ -33,9 +33,18 @@ _DATA = {
     "test_fraction": "share of the examples that is held out for testing if there is no test_path",
     "delimiter": "what separates the cells of a CSV file; left out: found in the file",
     "quoting": '"none" where a quote in a CSV file is a character like any other',
+    "encoding": "of text files that are not UTF-8; or { name = encoding } for files by their names",
+    "validation": 'what a validation file is joined to, "train" or "test"; left out: it is not read',
     "on_invalid_row": 'a row that is no example: "refuse" the file, or "drop" the row',
 }
-_EXAMPLES = {"path": "notes.csv", "test_path": "test.csv", "delimiter": ";", "quoting": "none"}
+_EXAMPLES = {
+    "path": "notes.csv",
+    "test_path": "test.csv",
+    "delimiter": ";",
+    "quoting": "none",
+    "encoding": "cp1252",
+    "validation": "train",
+}
 _WIDTH = 100
 
 

@@ -271,6 +271,7 @@ def open_data(experiment: Experiment, log: Log = lambda text: None) -> TextData:
             task=known,
             train_size=named.train_size,
             test_size=named.test_size,
+            labels_map=named.labels_map,
             field=experiment.partition.given().get("field"),
         )
     except MissingLabel as error:

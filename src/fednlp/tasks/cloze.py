@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fednlp.data.label_names import label_name
 from fednlp.errors import ConfigError, ModelError
 from fednlp.formatting.units import plural
 from fednlp.tasks.inputs import padding_of
@@ -198,6 +199,7 @@ def words_of(
         ConfigError: A label has no word.
         ModelError: A word is not one token of the vocabulary, or two labels have the same one.
     """
+    verbalizer = {label_name(label): word for label, word in verbalizer.items()} | dict(verbalizer)
     missing = [label for label in labels if not str(verbalizer.get(label, "")).strip()]
     if missing:
         raise ConfigError(

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
+from fednlp.data.label_names import label_name
 from fednlp.errors import ConfigError
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.class_counts import class_counts, class_metrics, counts_by_example, label_f1
@@ -56,6 +57,8 @@ class TextClassification:
             ConfigError: The metric is the F1 of a label, and there is no such label.
         """
         metric, positive = options.get("metric"), options.get("positive_label")
+        if isinstance(positive, str) and positive not in labels:
+            positive = options["positive_label"] = label_name(positive)
         choices = " or ".join(map(repr, labels[:3]))
         if (metric == "f1") != (positive is not None):
             raise ConfigError(

@@ -40,7 +40,7 @@ def test_a_saved_folder_gives_names_of_labels_and_every_column(tmp_path: Path) -
     datasets.Dataset.from_dict(table).save_to_disk(tmp_path / "saved")
     assert is_saved(tmp_path / "saved")
     assert not is_saved(tmp_path)
-    train, test = saved_rows(tmp_path / "saved")
+    train, test, _ = saved_rows(tmp_path / "saved")
     assert test is None
     assert read(train) == [
         {"body": "a", "score": "1", "label": "x", "tags": '["t"]'},
@@ -51,7 +51,7 @@ def test_a_saved_folder_gives_names_of_labels_and_every_column(tmp_path: Path) -
 def test_splits_of_a_saved_folder_become_training_and_test(tmp_path: Path) -> None:
     splits = {"validation": dataset([1]), "test": dataset([0, 1]), "train": dataset([1, 0, 1])}
     datasets.DatasetDict(splits).save_to_disk(tmp_path)
-    train, test = saved_rows(tmp_path)
+    train, test, _ = saved_rows(tmp_path)
     assert [row["label"] for row in read(train)] == ["good", "bad", "good"]
     assert [row["label"] for row in read(test)] == ["bad", "good"]
     assert train.what != test.what if test else False
@@ -60,13 +60,13 @@ def test_splits_of_a_saved_folder_become_training_and_test(tmp_path: Path) -> No
 def test_a_test_split_without_labels_gives_way_to_the_validation_split(tmp_path: Path) -> None:
     splits = {"train": dataset([1, 0]), "validation": dataset([1]), "test": dataset([-1, -1, -1])}
     datasets.DatasetDict(splits).save_to_disk(tmp_path)
-    _, test = saved_rows(tmp_path)
+    _, test, _ = saved_rows(tmp_path)
     assert len(read(test)) == 1
 
 
 def test_the_only_split_is_not_its_own_test_set(tmp_path: Path) -> None:
     datasets.DatasetDict({"validation": dataset([1, 0])}).save_to_disk(tmp_path)
-    train, test = saved_rows(tmp_path)
+    train, test, _ = saved_rows(tmp_path)
     assert len(read(train)) == 2
     assert test is None
 

@@ -2,10 +2,19 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, JsonValue, PlainValidator, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from fednlp.config.sections.base import SITES, Section, with_options
+from fednlp.data.label_names import label_name
 from fednlp.errors import PartitionError
 from fednlp.option_types import Fraction, PositiveInt
 from fednlp.partition.make import PartitionSpec, method_named
@@ -36,6 +45,10 @@ def _one_or_by_silo(value: Any) -> Any:
     raise PydanticCustomError("size_type", wanted)
 
 
+def _one_spelling(labels: list[str] | None) -> list[str] | None:
+    return None if labels is None else [label_name(label) for label in labels]
+
+
 Size = Annotated[int | dict[str, int] | None, PlainValidator(_one_or_by_silo)]
 """How many examples are drawn: of all data, or of each silo that a table names."""
 
@@ -59,6 +72,8 @@ class DataFiles(Section):
     test_fraction: Fraction = 0.2
     delimiter: str | None = None
     quoting: Literal["double", "none"] | None = None
+    encoding: str | dict[str, str] | None = None
+    validation: Literal["train", "test"] | None = None
     on_invalid_row: Literal["refuse", "drop"] = "refuse"
 
     def arguments(self) -> dict[str, Any]:
@@ -71,6 +86,7 @@ class Data(DataFiles):
 
     ``name = "sites"`` is for a deployment: the examples are at the sites, and the server knows the ``labels`` and a
     test set at most. For a search for a pace it also has labelled texts of its own, ``validation_path``.
+    ``labels_map`` gives labels other names, and leaves the examples of those with an empty name out.
     ``train_size`` and ``test_size`` draw a sample of the examples: so many in all, or so many of each silo that a table
     names.
     """
@@ -78,7 +94,8 @@ class Data(DataFiles):
     name: str | None = None
     train_size: Size = None
     test_size: Size = None
-    labels: Annotated[list[str] | None, Field(min_length=2)] = None
+    labels: Annotated[list[str] | None, Field(min_length=2), AfterValidator(_one_spelling)] = None
+    labels_map: dict[str, str] | None = None
     validation_path: str | None = None
 
     @property
@@ -95,6 +112,10 @@ class Data(DataFiles):
         if self.validation_path is not None and not self.at_sites:
             raise ValueError(
                 'validation_path is for name = "sites": say fewshot.validation, and leave it out'
+            )
+        if self.at_sites and self.labels_map:
+            raise ValueError(
+                'name = "sites" has no labels_map: each site names its labels in [labels] of its own file'
             )
         if self.at_sites and (self.train_size or self.test_size):
             raise ValueError('name = "sites" has no train_size or test_size: each site names its own files')

@@ -10,6 +10,25 @@ from fednlp.data.store import Rows
 _TASK = "token-classification"
 
 
+def _ploner_flat(path: Path) -> Pair | None:
+    """Open PLONER's published files, a train, dev and test file for each sub-data-set; dev is a part of training."""
+    names = (
+        sorted(one.name.removesuffix("_train.txt") for one in path.glob("*_train.txt"))
+        if path.is_dir()
+        else []
+    )
+    train, test = (
+        [
+            (name, reader_rows(file, conll, COLUMNS))
+            for name in names
+            for split in splits
+            if (file := path / f"{name}_{split}.txt").is_file()
+        ]
+        for splits in (("train", "dev"), ("test",))
+    )
+    return (joined_rows(train, "domain"), joined_rows(test, "domain") if test else None) if train else None
+
+
 def _ploner_folder(path: Path) -> Pair | None:
     """Open a folder that holds a folder for each sub-data-set; their name becomes the column ``domain``."""
     parts: dict[str, list[tuple[str, Rows]]] = {"train": [], "test": []}
@@ -107,9 +126,10 @@ TAGGING = (
         3_501,
         "Fu, Liu and Zhang (2020)",
         "per set",
-        "a folder for each sub-data-set, each with train.txt and test.txt (columns; the word first, the tag last)",
+        "NAME_train.txt, NAME_dev.txt (joined to training) and NAME_test.txt for each sub-data-set; or a folder for "
+        "each, with train.txt and test.txt (columns; the word first, the tag last)",
         "domain",
-        _from_folder=_ploner_folder,
+        _from_folder=first_of(_ploner_flat, _ploner_folder),
     ),
 )
 """The data sets for tagging."""

@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fednlp.data.columns import TARGETS
+from fednlp.data.readers.class_names import named_class
 from fednlp.data.readers.json_files import value_row
+from fednlp.data.split_names import split_name
 from fednlp.data.store import Located, Rows, file_identity
 from fednlp.errors import DataError
 from fednlp.hubs.huggingface import datasets_library, first_line, load_hub_dataset
@@ -20,10 +23,10 @@ def is_saved(folder: Path) -> bool:
     return (folder / "dataset_dict.json").is_file() or (folder / "state.json").is_file()
 
 
-def saved_rows(folder: Path, targets: Sequence[str] = TARGETS) -> tuple[Rows, Rows | None]:
-    """Return the training rows and, where there are any, the test rows of a folder of ``save_to_disk``.
+def saved_rows(folder: Path, targets: Sequence[str] = TARGETS) -> tuple[Rows, Rows | None, dict[str, Rows]]:
+    """Return the rows of a folder of ``save_to_disk``: training, test where there are any, and validation by split.
 
-    Class labels become their names.
+    Class labels become their names. A validation split is the test set where no other states what is to be predicted.
 
     Args:
         folder: As :func:`is_saved` accepts it.
@@ -40,7 +43,11 @@ def saved_rows(folder: Path, targets: Sequence[str] = TARGETS) -> tuple[Rows, Ro
         raise DataError(f"{folder}: not a whole data set of save_to_disk ({first_line(error)})") from None
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     names = [str(path.relative_to(folder)) for path in paths]
-    return _pair(loaded, str(folder), json.dumps([names, file_identity(paths)]), targets)
+    known = json.dumps([names, file_identity(paths)])
+    splits = loaded if isinstance(loaded, Mapping) else {}
+    held = [name for name in splits if split_name(name).splits == ("validation",) and len(splits[name])]
+    train, test = _pair(loaded, str(folder), known, targets)
+    return train, test, {name: _split_rows(splits[name], str(folder), name, known) for name in held}
 
 
 def hub_rows(
@@ -80,7 +87,8 @@ def _pair(loaded: Any, where: str, known: str, targets: Sequence[str]) -> tuple[
     for test in _TEST_SPLITS:
         split = loaded.get(test, ()) if test != name else ()
         if len(split) and all(_is_stated(split, target) for target in stated):
-            return train, _split_rows(split, where, test, known)
+            note = "" if test == "test" else "the validation split is the test set"
+            return train, replace(_split_rows(split, where, test, known), note=note)
     return train, None
 
 
@@ -109,7 +117,7 @@ def _read(split: Any, place: str, columns: Sequence[str], roles: Mapping[str, st
     for batch in split.with_format("arrow").iter(batch_size=_ROWS_AT_ONCE):
         for item in batch.to_pylist():
             for column, names in classes.items():
-                item[column] = _named(item[column], names)
+                item[column] = named_class(item[column], names)
             yield f"{place}: row {number}", value_row(item, columns, roles)
             number += 1
 
@@ -118,9 +126,3 @@ def _class_names(feature: Any) -> Sequence[str] | None:
     """Return the names of a column of classes, or of lists of them."""
     names: Sequence[str] | None = getattr(getattr(feature, "feature", feature), "names", None)
     return names
-
-
-def _named(value: Any, names: Sequence[str]) -> Any:
-    if isinstance(value, list):
-        return [_named(item, names) for item in value]
-    return names[value] if type(value) is int and 0 <= value < len(names) else None

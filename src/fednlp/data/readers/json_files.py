@@ -11,6 +11,7 @@ from types import NoneType
 from typing import Any
 
 from fednlp.data.columns import LISTS, check_columns
+from fednlp.data.label_names import label_name
 from fednlp.data.readers.text_io import conversion, filled_lines, read_chunks
 from fednlp.data.store import Fault, Located, Row
 from fednlp.errors import DataError
@@ -239,16 +240,16 @@ def _only(value: Any) -> Any:
     return value[0] if isinstance(value, list) and len(value) == 1 else value
 
 
-def as_label(value: Any) -> Any:
-    """Return a label so that 3, 3.0, "3" and a list of one of them are one; empty where it is missing.
+def as_label(value: Any) -> str:
+    """Return a label in its one spelling, so that 3, 3.0, "3" and a list of one of them are one; empty where missing.
 
-    >>> as_text(as_label(3.0)), as_text(as_label(True)), as_text(as_label(None)), as_label(["spam"])
+    >>> as_label(3.0), as_label(True), as_label(None), as_label(["spam"])
     ('3', 'true', '', 'spam')
     """
     value = _only(value)
     if value is None or value != value:
         return ""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return label_name(as_text(value) or "")
 
 
 def json_document(path: Path) -> Any:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fednlp.data.columns import check_columns
+from fednlp.data.readers.class_names import class_names_in, named_class
 from fednlp.data.readers.json_files import value_row
 from fednlp.data.readers.text_io import check_unpacked, unpacked_limit
 from fednlp.data.store import Fault, Located
@@ -52,9 +53,12 @@ def _rows(path: Path, columns: Sequence[str], roles: Mapping[str, str]) -> Itera
     place = count(1)
     room, total = unpacked_limit(path), 0
     with _opened(path) as file:
+        names = class_names_in(file.schema_arrow.metadata or {}, path.with_name("dataset_info.json"), columns)
         try:
             for batch in file.iter_batches(rows_at_once(file)):
                 for item in batch.to_pylist():
+                    for column, of_column in names.items():
+                        item[column] = named_class(item[column], of_column)
                     row = value_row(item, columns, roles)
                     total += 0 if isinstance(row, Fault) else sum(len(cell or "") for cell in row)
                     check_unpacked(path, total, room)

@@ -2,12 +2,16 @@
 
 import codecs
 import gzip
+import io
 import shlex
+import unicodedata
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import BinaryIO
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path, PosixPath
+from typing import Any, BinaryIO
 
 from fednlp.disk import regular
 from fednlp.errors import DataError
@@ -19,7 +23,91 @@ LONGEST_LINE = 64 << 20
 _UNPACKED_FLOOR, _UNPACKED_RATIO = 64 << 20, 100
 _PACKED = b"\x1f\x8b"
 
-_OTHER_CODE_PAGES = "or WINDOWS-1254 for Turkish, WINDOWS-1250 for Central European"
+_OTHER_CODE_PAGES = "or cp1254 for Turkish, cp1250 for Central European"
+_MARKS = {  # the longer ones first: that of UTF-16 begins that of UTF-32
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_NO_TEXT = {"unicode_escape", "raw_unicode_escape", "idna", "punycode", "undefined", "utf_7"}
+"""Codecs of Python that no text file is written in."""
+
+
+class EncodedPath(PosixPath):
+    """The path of a text file of another encoding than UTF-8.
+
+    Attributes:
+        encoding: Its name.
+    """
+
+    encoding: str
+
+
+@dataclass(frozen=True)
+class Encodings:
+    """The encodings of files that are not UTF-8.
+
+    Attributes:
+        default: Of all files that are not named; None for UTF-8, or UTF-16 or UTF-32 with a mark.
+        by_name: Of files by their names, or by patterns of names.
+    """
+
+    default: str | None = None
+    by_name: Mapping[str, str] = field(default_factory=dict)
+    _used: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    @classmethod
+    def given(cls, option: str | Mapping[str, str] | None) -> "Encodings":
+        """Return the encodings that the option ``data.encoding`` names.
+
+        Raises:
+            DataError: There is no such encoding.
+        """
+        named = {"": option} if isinstance(option, str) else dict(option or {})
+        for encoding in named.values():
+            try:
+                text = (
+                    " ".encode(encoding) != b""
+                    and codecs.lookup(encoding).name.replace("-", "_") not in _NO_TEXT
+                )
+            except (LookupError, ValueError, TypeError, UnicodeError):
+                text = False
+            if not text:
+                raise DataError(
+                    f'data.encoding = "{encoding}": there is no such encoding of texts: type one such as "cp1252", '
+                    '"latin-1" or "utf-16-le"'
+                )
+        composed = {unicodedata.normalize("NFC", name): encoding for name, encoding in named.items() if name}
+        return cls(named.get(""), composed)
+
+    def of(self, path: Path) -> Path:
+        """Return a path, with its encoding where one is named."""
+        name = unicodedata.normalize("NFC", path.name)
+        key = (
+            name
+            if name in self.by_name
+            else next((one for one in self.by_name if fnmatchcase(name, one)), "")
+        )
+        self._used.add(key)
+        encoding = self.by_name.get(key, self.default)
+        if encoding is None:
+            return path
+        encoded = EncodedPath(path)
+        encoded.encoding = encoding
+        return encoded
+
+    def require_all_used(self, where: Path) -> None:
+        """Refuse names that no file has.
+
+        Raises:
+            DataError: There is one.
+        """
+        for name in self.by_name:
+            if name not in self._used:
+                raise DataError(
+                    f"data.encoding: no file of {where} is called {name!r}: name the files as they are called"
+                )
 
 
 def lines(path: Path, latin1: bool = False) -> Iterator[str]:
@@ -35,7 +123,7 @@ def lines(path: Path, latin1: bool = False) -> Iterator[str]:
         DataError: The file cannot be read, or a line is not UTF-8, holds a NUL byte, or is too long.
     """
     try:
-        with regular(path).open("rb") as file:
+        with _opened(path, False) as file:
             number = 0
             while line := file.readline(LONGEST_LINE + 1):
                 number += 1
@@ -52,22 +140,12 @@ def without_bom(line: bytes, path: Path) -> bytes:
     Raises:
         DataError: The mark, or the NUL bytes of its letters, are those of UTF-16 or UTF-32.
     """
-    encoding = next((name for mark, name in _MARKS if line.startswith(mark)), None) or _unmarked(line)
+    encoding = next((name for mark, name in _MARKS.items() if line.startswith(mark)), None) or _unmarked(line)
     if encoding is not None:
-        looks = "the file looks like" if encoding.endswith("E") else "the file is"
-        raise DataError(f"{path}:1: {looks} {encoding}, not UTF-8: {conversion(path, encoding)}")
+        raise DataError(f"{path}:1: the file looks like {encoding}, not UTF-8: {conversion(path, encoding)}")
     while line.startswith(codecs.BOM_UTF8):
         line = line.removeprefix(codecs.BOM_UTF8)
     return line
-
-
-# The mark of UTF-32 begins with that of UTF-16.
-_MARKS = (
-    (codecs.BOM_UTF32_LE, "UTF-32"),
-    (codecs.BOM_UTF32_BE, "UTF-32"),
-    (codecs.BOM_UTF16_LE, "UTF-16"),
-    (codecs.BOM_UTF16_BE, "UTF-16"),
-)
 
 
 def _unmarked(line: bytes) -> str | None:
@@ -107,18 +185,26 @@ def decode_line(line: bytes, path: Path, number: int, latin1: bool) -> str:
         ) from None
 
 
-def conversion(path: Path, encoding: str = "WINDOWS-1252") -> str:
+def conversion(path: Path, encoding: str = "cp1252") -> str:
     """Return what to type where a file is not UTF-8.
 
-    >>> conversion(Path("my notes.csv"), "UTF-16")
-    "convert the file, such as with: iconv -f UTF-16 -t UTF-8 'my notes.csv' > 'utf8-my notes.csv'"
+    >>> print(conversion(Path("notes.csv"), "UTF-16LE"))  # doctest: +NORMALIZE_WHITESPACE
+    convert the file, such as with: iconv -f UTF-16LE -t UTF-8 notes.csv > converted && mv converted notes.csv, or, for
+    data of your own, say data.encoding = { "notes.csv" = "UTF-16LE" }
     """
-    made = path.with_name(f"utf8-{path.name.removesuffix('.gz')}")
-    read = f"zcat {shlex.quote(str(path))} | " if path.suffix == ".gz" else ""
-    file = "" if read else f"{shlex.quote(str(path))} "
-    command = f"{read}iconv -f {encoding} -t UTF-8 {file}> {shlex.quote(str(made))}"
-    others = f" ({_OTHER_CODE_PAGES})" if encoding == "WINDOWS-1252" else ""
-    return f"convert the file, such as with: {command}{others}"
+    quoted = shlex.quote(str(path))
+    packed = path.suffix == ".gz"
+    read = (
+        f"zcat {quoted} | iconv -f {encoding} -t UTF-8 | gzip"
+        if packed
+        else f"iconv -f {encoding} -t UTF-8 {quoted}"
+    )
+    made = shlex.quote(str(path.with_name("converted")))
+    others = f" ({_OTHER_CODE_PAGES})" if encoding == "cp1252" else ""
+    return (
+        f"convert the file, such as with: {read} > {made} && mv {made} {quoted}, or, for data of your own, say "
+        f'data.encoding = {{ "{path.name}" = "{encoding}" }}{others}'
+    )
 
 
 def read_text(path: Path, latin1: bool = False) -> str:
@@ -184,14 +270,14 @@ def data_errors(path: Path) -> Iterator[None]:
         raise DataError(f"cannot read {path}: {error.strerror or error}") from None
 
 
-def read_chunks(path: Path, size: int = 1 << 20) -> Iterator[bytes]:
-    """Yield the bytes of a file in pieces, unpacked where it is gzipped.
+def read_chunks(path: Path, size: int = 1 << 20, *, as_utf8: bool = True) -> Iterator[bytes]:
+    """Yield the bytes of a file in pieces, unpacked where it is gzipped; as they are unless ``as_utf8``.
 
     Raises:
         DataError: As for :func:`numbered_lines`, but for what concerns lines.
     """
     packed = is_gzipped(path)
-    with data_errors(path), _opened(path, packed) as file:
+    with data_errors(path), _opened(path, packed) if as_utf8 else _unpacked(path, packed) as file:
         room = unpacked_limit(path) if packed else None
         total = 0
         while piece := file.read(size):
@@ -201,7 +287,52 @@ def read_chunks(path: Path, size: int = 1 << 20) -> Iterator[bytes]:
 
 
 def _opened(path: Path, packed: bool) -> BinaryIO:
-    return gzip.open(path, "rb") if packed else path.open("rb")  # type: ignore[return-value]
+    """Open a file whose bytes, whatever its encoding is, are read as UTF-8."""
+    with _unpacked(path, packed) as file:
+        head = file.read(4)
+    marked = next((encoding for mark, encoding in _MARKS.items() if head.startswith(mark)), None)
+    encoding = getattr(path, "encoding", marked)
+    file = _unpacked(path, packed)
+    return file if encoding is None else io.BufferedReader(_Recoded(path, file, encoding))
+
+
+def _unpacked(path: Path, packed: bool) -> BinaryIO:
+    return gzip.open(path, "rb") if packed else regular(path).open("rb")  # type: ignore[return-value]
+
+
+class _Recoded(io.RawIOBase):
+    """The bytes of a text file of another encoding, as UTF-8."""
+
+    def __init__(self, path: Path, file: BinaryIO, encoding: str) -> None:
+        self._path, self._file, self._encoding = path, file, encoding
+        self._decoder = codecs.getincrementaldecoder(encoding)()
+        self._left = b""
+        self._ended = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer with UTF-8; return how many bytes it has, 0 at the end."""
+        while not self._left and not self._ended:
+            piece = self._file.read(len(buffer))
+            self._ended = not piece
+            try:
+                self._left = self._decoder.decode(piece, final=self._ended).encode()
+            except (UnicodeError, ValueError) as error:
+                raise DataError(
+                    f"{self._path}: the file is not {self._encoding} throughout ({error}): name the encoding "
+                    "that it has in data.encoding"
+                ) from None
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        super().close()
 
 
 def unpacked_limit(path: Path) -> int:

@@ -176,7 +176,7 @@ def mo(path: Path, plurals: bool = True) -> Iterator[Row]:
 
 def _bounded(path: Path) -> Iterator[bytes]:
     total = 0
-    for piece in read_chunks(path):
+    for piece in read_chunks(path, as_utf8=False):
         total += len(piece)
         if total > LARGEST_CATALOGUE:
             raise DataError(f"{path}: more than {LARGEST_CATALOGUE >> 20} MiB: is this a .mo file?")

@@ -26,7 +26,7 @@ def elements(path: Path, names: Collection[str]) -> Iterator[tuple[int, Element]
     parser = collector.parser
     fed = 0
     try:
-        for piece in read_chunks(path, 1 << 16):
+        for piece in read_chunks(path, 1 << 16, as_utf8=False):
             fed += len(piece)
             parser.Parse(piece, False)
             if fed - parser.CurrentByteIndex > LONGEST_LINE:  # a tag or a comment without end

@@ -6,14 +6,13 @@ test file, or of its only file, out of which a test set is held.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fednlp.data.files import joined_rows
-from fednlp.data.silos.paths import silo_name
 from fednlp.data.split import Numbers, hold_out
+from fednlp.data.split_names import SplitPaths, Validation, split_name, validation_note
 from fednlp.data.store import Fault, Located, Rows
 from fednlp.data.textdata import positions
 from fednlp.errors import DataError
@@ -24,8 +23,28 @@ if TYPE_CHECKING:
 
 SILO, PART = "silo", "silo_part"
 
-Open = Callable[[Path], tuple[Rows, Rows | None, str | None]]
-"""Opens one data set: its training rows, its test rows if it has any, and its task if its files name it."""
+
+@dataclass(frozen=True)
+class OpenedSet:
+    """The rows of one data set.
+
+    Attributes:
+        train: Of training.
+        test: Of the test set; None where it has none.
+        task: Its task, where its files name it.
+        note: What was found out about its files, for people.
+        validation: The names of its validation files.
+    """
+
+    train: Rows
+    test: Rows | None = None
+    task: str | None = None
+    note: str = ""
+    validation: tuple[str, ...] = ()
+
+
+Open = Callable[[SplitPaths], OpenedSet]
+"""Opens one data set."""
 
 _NAMES_SHOWN = 5
 
@@ -38,47 +57,71 @@ class Silos:
         rows: Of all of them, with the columns :data:`SILO` and :data:`PART`.
         task: Their task, where their files name it.
         note: Their number and their names, for people.
+        notes: What else was found out about them, for people.
+        with_validation: How many have a validation set.
     """
 
     rows: Rows
     task: str | None
     note: str
+    notes: tuple[str, ...]
+    with_validation: int
 
 
-def open_silos(paths: Sequence[Path], tests: Sequence[Path], open_one: Open) -> Silos:
+def open_silos(
+    silos: Sequence[SplitPaths], tests: Sequence[SplitPaths], open_one: Open, used: Validation | None = None
+) -> Silos:
     """Return the rows of silos.
 
     Args:
-        paths: Of each its file or folder.
+        silos: Of each its files or folders.
         tests: Of some of them the test file, which has the name of the silo.
         open_one: Opens one of them.
+        used: What validation sets are used for.
 
     Raises:
         DataError: Two have the same name, a test set belongs to none or is there twice, or one cannot be opened.
     """
-    train, test = _by_name(paths), _by_name(tests)
+    train, test = _by_name(silos), _by_name(tests)
+    if test and train.keys().isdisjoint(test):
+        train, test = _without_splits(train), _without_splits(test)
     for name in test:
         if name not in train:
-            raise DataError(f"{test[name]}: there is no silo {name!r}: they are {_listed(sorted(train))}")
+            raise DataError(
+                f"{test[name].train[0]}: there is no silo {name!r}: they are {_listed(sorted(train))}"
+            )
     parts: list[tuple[str, Rows]] = []
-    tasks, with_test = set(), 0
+    opened: dict[str, OpenedSet] = {}
     for name in sorted(train):
-        rows, own, task = open_one(train[name])
-        tasks.add(task)
+        one = open_one(train[name])
         if name in test:
-            if own is not None:
-                raise DataError(f"{train[name]} holds a test set, and {test[name]} is one: keep one of them")
-            own, _, _ = open_one(test[name])
-        parts.append((f"{name} train", marked(rows, {SILO: name, PART: "all" if own is None else "train"})))
-        if own is not None:
-            with_test += 1
-            parts.append((f"{name} test", marked(own, {SILO: name, PART: "test"})))
+            if one.test is not None:
+                raise DataError(
+                    f"{train[name].train[0]} holds a test set, and {test[name].train[0]} is one: keep one of them"
+                )
+            one = replace(one, test=open_one(test[name]).train)
+        opened[name] = one
+        parts.append((f"{name} train", marked(one.train, {SILO: name, PART: "train" if one.test else "all"})))
+        if one.test is not None:
+            parts.append((f"{name} test", marked(one.test, {SILO: name, PART: "test"})))
+    tasks = {one.task for one in opened.values()}
     if len(tasks) > 1:
         raise DataError(f"the silos are for different tasks: {', '.join(sorted(str(one) for one in tasks))}")
+    with_test = sum(one.test is not None for one in opened.values())
     note = f"{plural(len(train), 'silo')} ({_listed(sorted(train))}), {_tests_of(len(train), with_test)}"
     rows = joined_rows(parts)
+    first, last = silos[0].train[0], silos[-1].train[0]
+    validation = [name for one in opened.values() for name in one.validation]
+    notes = [
+        validation_note(validation, used, with_test == len(train)),
+        *(one.note for one in opened.values()),
+    ]
     return Silos(
-        replace(rows, shown=f"{plural(len(train), 'silo')} from {paths[0]} to {paths[-1]}"), tasks.pop(), note
+        replace(rows, shown=f"{plural(len(train), 'silo')} from {first} to {last}"),
+        tasks.pop(),
+        note,
+        tuple(note for note in notes if note),
+        len(validation),
     )
 
 
@@ -88,17 +131,21 @@ def _tests_of(silos: int, with_test: int) -> str:
     return f"{with_test} with their own test sets" if with_test else "a test set is held out of each"
 
 
-def _by_name(paths: Sequence[Path]) -> Mapping[str, Path]:
-    named: dict[str, Path] = {}
-    for path in paths:
-        name = silo_name(path)
-        if name in named:
+def _by_name(silos: Sequence[SplitPaths]) -> dict[str, SplitPaths]:
+    named: dict[str, SplitPaths] = {}
+    for silo in silos:
+        if silo.name in named:
             raise DataError(
-                f"two silos are called {name!r}: {named[name]} and {path}: rename one, or give the folders that "
-                "they lie in, which are then the silos"
+                f"two silos are called {silo.name!r}: {named[silo.name].train[0]} and {silo.train[0]}: rename one, or "
+                "give the folders that they lie in, which are then the silos"
             )
-        named[name] = path
+        named[silo.name] = silo
     return named
+
+
+def _without_splits(named: Mapping[str, SplitPaths]) -> dict[str, SplitPaths]:
+    """Return silos by their names without what they say of splits: training and test files that lie apart."""
+    return _by_name([replace(silo, name=split_name(name).group or name) for name, silo in named.items()])
 
 
 def _listed(names: Sequence[str]) -> str:
