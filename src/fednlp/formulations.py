@@ -72,6 +72,8 @@ _LABELLED = Schema(("text",), "label", "class", ("text_pair",))
 _WRITTEN = Schema(("source",), "target", "text", ("references",))
 _TEXTS = Schema(("text",), None, "none")
 
+_METRIC: Any = Literal["accuracy", "macro_f1", "f1", "mcc"]
+
 TASKS: Mapping[str, Formulation] = {
     "text-classification": Formulation(
         "fednlp.tasks.text_classification:TextClassification",
@@ -81,7 +83,7 @@ TASKS: Mapping[str, Formulation] = {
         head="SequenceClassification",
         options={
             "label_smoothing_factor": Decay,
-            "metric": Literal["accuracy", "macro_f1", "f1", "mcc"],
+            "metric": _METRIC,
             "positive_label": str,
         },
     ),
@@ -98,7 +100,7 @@ TASKS: Mapping[str, Formulation] = {
         purpose="to give each word one of {labels} tags",
         pipeline="token-classification",
         head="TokenClassification",
-        options={"scheme": Literal["default", "strict"]},
+        options={"scheme": Literal["default", "strict"], "metric": _METRIC},
     ),
     "question-answering": Formulation(
         "fednlp.tasks.question_answering:QuestionAnswering",

@@ -211,21 +211,15 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         "a.csv",
         "text,label\na,x\nné,y\n".encode("latin-1"),
         ":3: byte 0xe9 at position 2 is not UTF-8: convert the file, such as with: iconv -f cp1252 -t UTF-8 "
-        "FOLDER/a.csv > FOLDER/converted && mv FOLDER/converted FOLDER/a.csv, or, for data of your own, say data.encoding = "
-        '{ "a.csv" = "cp1252" } (or cp1254 for Turkish, cp1250 for Central European)',
-    ),
-    "utf 32": (
-        "a.csv",
-        "text,label\na,x\n".encode("utf-32"),
-        ":1: the file is UTF-32, not UTF-8: convert the file, such as with: iconv -f UTF-32 -t UTF-8 "
-        "FOLDER/a.csv > FOLDER/utf8-a.csv",
+        "FOLDER/a.csv > FOLDER/converted && mv FOLDER/converted FOLDER/a.csv, or, for data of your own, say "
+        'data.encoding = { "a.csv" = "cp1252" } (or cp1254 for Turkish, cp1250 for Central European)',
     ),
     **{
         f"{encoding} without a mark": (
             "a.csv",
             "text,label\nä,x\n".encode(encoding),
             f":1: the file looks like {encoding}, not UTF-8: convert the file, such as with: iconv -f {encoding} -t "
-            "UTF-8 FOLDER/a.csv > FOLDER/utf8-a.csv",
+            "UTF-8 FOLDER/a.csv > FOLDER/converted && mv FOLDER/converted FOLDER/a.csv",
         )
         for encoding in ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE")
     },

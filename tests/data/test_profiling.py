@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -307,3 +308,46 @@ def test_repeats_are_those_of_a_plain_count(
     if found.count:
         assert train[found.first][0] == train[found.other][0]
         assert train[found.first][2] != train[found.other][2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind", "said"),
+    [
+        (["nan"] * 6 + ["a", "b"] * 20, "missing-value-labels", '{ "nan" = "" }'),
+        (
+            ["Pädiatri", "Paediatrie"] + ["Pädiatrie", "Chirurgie"] * 10,
+            "near-labels",
+            '"Paediatrie" = "Pädiatrie"',
+        ),
+        (["Süd", "Su\u0308d"] * 5 + ["a"] * 9, "similar-labels", "data.labels_map = { "),
+        (["1.50", "1.5"] * 5 + ["2", "a"] * 9, "similar-labels", "data.labels_map = { "),
+    ],
+)
+def test_labels_that_are_probably_none_or_another_are_said_with_what_mends_them(
+    labels: list[str], kind: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text(
+        "text,label\n" + "".join(f"t {n},{one}\n" for n, one in enumerate(labels))
+    )
+    found = {issue.kind: issue for issue in profile(load_data(path=tmp_path / "a.csv")).issues}
+    assert said in found[kind].remedy
+    assert "near-labels" not in {
+        issue.kind for issue in profile(load_data(path=tmp_path / "a.csv")).issues
+    } - {kind}
+
+
+def test_silos_are_listed_with_their_labels_and_what_was_left_out(tmp_path: Path) -> None:
+    (tmp_path / "silos").mkdir()
+    (tmp_path / "silos" / "a.csv").write_text("text,label\n" + "x,y\nz,y\nw,\nv,u\n")
+    (tmp_path / "silos" / "b.csv").write_text("text,label\n" + "x 1,y\nz 1,y,3\nw 1,u\n")
+    page = profile(load_data(path=tmp_path / "silos", on_invalid_row="drop")).page()
+    assert re.search(r"  a +2 training, 1 test, 1 left out: y 2, u 1", page)
+    assert re.search(r"  b +1 training, 1 test, 1 left out: y 1, u 1", page)
+
+
+def test_labels_that_only_training_has_and_texts_that_are_none_are_said(tmp_path: Path) -> None:
+    rows = [f"t {n},{'ab'[n % 2]}\n" for n in range(20)]
+    (tmp_path / "train.csv").write_text("text,label\n" + "".join([*rows, *["NaN,unsup\n"] * 6]))
+    (tmp_path / "test.csv").write_text("text,label\nq,a\nr,b\n")
+    kinds = {issue.kind: issue.count for issue in profile(load_data(path=tmp_path)).issues}
+    assert (kinds["train-only-labels"], kinds["missing-value-texts"]) == (1, 6)

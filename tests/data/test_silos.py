@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from fednlp.data import TextData, load_data
 from fednlp.data.files import SUFFIXES
 from fednlp.data.silos.paths import matching_paths
-from fednlp.data.silos.pooling import PART, SILO, split_silos
+from fednlp.data.silos.pooling import PART, split_silos
+from fednlp.data.store import SILO
 from fednlp.errors import DataError
 
 HOSPITALS = ("Mitte", "Nord", "Ost", "Süd", "West")

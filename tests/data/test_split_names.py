@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.data import load_data
-from fednlp.data.silos.pooling import SILO
 from fednlp.data.split_names import split_name
+from fednlp.data.store import SILO
 from fednlp.errors import DataError
 
 WORDS = {

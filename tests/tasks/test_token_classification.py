@@ -199,9 +199,33 @@ def test_a_tokenizer_that_refuses_split_text() -> None:
         TASK.encode([row(["up"], ["O"])], refuse, 8)
 
 
+@pytest.mark.parametrize(
+    ("tags", "options", "metric"),
+    [
+        (["DET", "NOUN", "VERB"], {}, "accuracy"),
+        (["DET", "NOUN"], {"metric": "f1"}, "f1"),
+        (["B-A", "I-A"], {}, "f1"),
+        (["COMMA", "O"], {}, "f1"),
+        (["B-A", "O"], {"metric": "accuracy"}, "accuracy"),
+    ],
+)
+def test_the_metric_of_tags_without_spans_is_accuracy(
+    tokenizer: Any, tags: list[str], options: dict[str, Any], metric: str
+) -> None:
+    task = TokenClassification.build(tags, tokenizer, **options)
+    gold, guess = [tags, tags[:1]], [tags[::-1], tags[:1]]
+    features = encoded(tokenizer, *(row(["up"] * len(own), own) for own in gold), task=task)
+    sums = task.statistics(guess, features, np.arange(2)).sum(0)
+    assert task.metric == metric
+    assert float(task.score(sums)) == pytest.approx(task.metrics(guess, features, np.arange(2))[metric])
+    assert task_from(task.name, json.loads(json.dumps(asdict(task)))) == task
+
+
 def test_options(tokenizer: Any) -> None:
     with pytest.raises(ConfigError, match=r'scheme = "iob".*"strict"'):
         TokenClassification.build(LABELS, tokenizer, scheme="iob")
+    with pytest.raises(ConfigError, match=r'task.metric = "mcc" is not for tags'):
+        TokenClassification.build(LABELS, tokenizer, metric="mcc")
     task = TokenClassification.build(LABELS, tokenizer, scheme="strict")
     assert task_from(task.name, json.loads(json.dumps(asdict(task)))) == task
     assert task_class("token-classification") is TokenClassification

@@ -20,10 +20,10 @@ from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.readers.text_io import Encodings
 from fednlp.data.sample import sampled
 from fednlp.data.silos.paths import PathSetting
-from fednlp.data.silos.pooling import SILO, split_silos
+from fednlp.data.silos.pooling import split_silos
 from fednlp.data.split import hold_out, hold_out_labelled
 from fednlp.data.split_names import Validation, is_test_name
-from fednlp.data.store import Rows, Stored, stored
+from fednlp.data.store import SILO, Rows, Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
 from fednlp.data.user_data import Reading, open_user_data, targets_of
 from fednlp.disk import expanded
@@ -245,6 +245,7 @@ def _assemble(
         label_names=names,
         dropped=sum(part.dropped for part in parts),
         dropped_why=_why(parts),
+        dropped_by=train.dropped_by if opened.silos else {},
         fingerprint=hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
         content=hashlib.sha256(json.dumps([part.content for part in parts]).encode()).hexdigest(),
         silo=SILO if opened.silos else None,

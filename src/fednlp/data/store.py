@@ -2,8 +2,9 @@
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
 
 Row = Sequence[str | None]
 
+SILO = "silo"
+"""The column that names the silo of a row."""
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -25,10 +29,12 @@ class Fault:
     Attributes:
         message: It, for people.
         no_label: Whether the row has no label.
+        silo: The silo that the row is of; empty where it is of none.
     """
 
     message: str
     no_label: bool = False
+    silo: str = ""
 
 
 class MissingLabel(DataError):
@@ -120,12 +126,14 @@ class Stored:
         content: SHA-256 of its rows and column names.
         dropped: How many rows were left out.
         reasons: Why the first few of them were.
+        dropped_by: How many of each silo were.
     """
 
     table: "pa.Table"
     content: str
     dropped: int = 0
     reasons: tuple[str, ...] = ()
+    dropped_by: Mapping[str, int] = field(default_factory=dict)
 
 
 def stored(rows: Rows, view: View) -> Stored:
@@ -173,7 +181,9 @@ def _load(path: Path, note: Path, identity: str) -> Stored | None:
         if not untouched and noted["sha256"] != sha256_of(path):
             return None
         table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        return Stored(table, noted["content"], noted["dropped"], tuple(noted["reasons"]))
+        return Stored(
+            table, noted["content"], noted["dropped"], tuple(noted["reasons"]), dict(noted["dropped_by"])
+        )
     except (OSError, ValueError, KeyError, TypeError):  # Arrow's own errors are ValueErrors
         return None
 
@@ -182,7 +192,7 @@ def _write(path: Path, note: Path, rows: Rows, view: View) -> None:
     import pyarrow as pa
 
     columns, placed = rows.read(view.roles)
-    sieve = _Sieve(view.check(columns), view.drop)
+    sieve = _Sieve(view.check(columns), view.drop, columns.index(SILO) if SILO in columns else None)
     schema = pa.schema([(column, pa.string()) for column in columns])
     content = hashlib.sha256(json.dumps(list(columns)).encode())
     with atomic(path) as file, pa.ipc.new_file(file, schema) as writer:
@@ -199,6 +209,7 @@ def _write(path: Path, note: Path, rows: Rows, view: View) -> None:
         "content": content.hexdigest(),
         "dropped": sieve.dropped,
         "reasons": sieve.reasons,
+        "dropped_by": sieve.dropped_by,
         "shown": rows.shown,
     }
     with atomic(note) as file:
@@ -208,8 +219,9 @@ def _write(path: Path, note: Path, rows: Rows, view: View) -> None:
 class _Sieve:
     """Passes the rows that a check accepts, and counts the others or refuses the first of them."""
 
-    def __init__(self, check: Check, drop: bool) -> None:
-        self.check, self.drop = check, drop
+    def __init__(self, check: Check, drop: bool, silo: int | None) -> None:
+        self.check, self.drop, self.silo = check, drop, silo
+        self.dropped_by: Counter[str] = Counter()
         self.dropped = 0
         self.reasons: list[str] = []
 
@@ -220,6 +232,9 @@ class _Sieve:
             found = item if isinstance(item, Fault) else self.check(item)
             if isinstance(found, Fault):
                 self._leave_out(f"{where}: {found.message}", found.no_label)
+                of = found.silo if isinstance(item, Fault) or self.silo is None else item[self.silo]
+                if of:
+                    self.dropped_by[of] += 1
             else:
                 row = found
                 yield row

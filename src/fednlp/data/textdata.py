@@ -39,6 +39,7 @@ class TextData:
         label_names: The labels, or the tags with ``O`` first; an id is a position here. Empty for other tasks.
         dropped: How many rows were left out because they cannot be examples.
         dropped_why: Why the first few of them were, for people; empty where there are none.
+        dropped_by: How many of them each silo had; empty where the data are not of silos.
         fingerprint: SHA-256 of the content, of how it is read and of the split: equal for equal data,
             wherever it lies.
         content: SHA-256 of the rows of the files alone, whatever they are read for and however they are divided; empty
@@ -68,6 +69,7 @@ class TextData:
     silo: str | None = None
     notes: tuple[str, ...] = ()
     drawn_from: Mapping[Split, int] = field(default_factory=dict)
+    dropped_by: Mapping[str, int] = field(default_factory=dict)
     delimiter: str | None = None
 
     def __repr__(self) -> str:

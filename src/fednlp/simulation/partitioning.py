@@ -71,7 +71,8 @@ def partition_source(
     if plots is not None:
         files = save_plots(plots, overview(partition, labels, names))
         report["plots"] = [str(path) for path in files]
-    for line in profile(data, holders_of(data, partition)).lines():
+    profiled = profile(data, holders_of(data, partition))
+    for line in (*profiled.lines(), *profiled.silo_lines()):
         log(line)
     return report
 

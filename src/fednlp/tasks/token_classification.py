@@ -21,6 +21,8 @@ from fednlp.tasks.whole_sums import quotient
 
 _IGNORED = -100
 _OUTSIDE = "O"
+_MARKS = "BIESLU"
+_METRICS = ("f1", "accuracy")
 _SCHEMES = ("default", "strict")
 
 
@@ -33,6 +35,7 @@ class TokenClassification:
         padding: The tokenizer's padding id.
         scheme: ``"default"``: spans are read as conlleval and seqeval read them; ``"strict"``: as IOB2 to the
             letter, seqeval's ``mode="strict", scheme=IOB2`` (:func:`fednlp.tasks.spans.spans`).
+        metric: ``"f1"`` of the spans, or ``"accuracy"``, the share of words with the right tag.
     """
 
     labels: tuple[str, ...]
@@ -48,14 +51,17 @@ class TokenClassification:
         """Make the task for a data set's tags.
 
         Raises:
-            ConfigError: No such scheme.
+            ConfigError: No such scheme, or a metric that tags do not have.
         """
         scheme = options.get("scheme", "default")
         if scheme not in _SCHEMES:
             raise ConfigError(
                 f'[task] scheme = "{scheme}": there is no such scheme; type "default" or "strict"'
             )
-        return cls(tuple(labels), padding_of(tokenizer), **options)
+        metric = options.pop("metric", None) or ("f1" if marks_spans(labels) else "accuracy")
+        if metric not in _METRICS:
+            raise ConfigError(f'task.metric = "{metric}" is not for tags: type "f1" or "accuracy"')
+        return cls(tuple(labels), padding_of(tokenizer), metric=metric, **options)
 
     def settings(self) -> dict[str, Any]:
         """Return the head's size and its tag names, and the padding."""
@@ -142,11 +148,9 @@ class TokenClassification:
 
     def sums(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> list[int]:
         """Return how many spans are right, predicted and gold, and how many words right, unread and all."""
-        found = [int(count) for count in self.statistics(predictions, features, indices).sum(0)]
+        found = [int(count) for count in self._spans(predictions, features, indices).sum(0)]
         pairs = zip(predictions, _gold(features, indices), strict=True)
-        hits = sum(
-            guess == truth for sentence, tags in pairs for guess, truth in zip(sentence, tags, strict=True)
-        )
+        hits = sum(_hits(sentence, tags) for sentence, tags in pairs)
         unread = sum(int((features.ragged("places", index) < 0).sum()) for index in indices.tolist())
         words = sum(len(features.ragged("places", index)) for index in indices.tolist())
         return [*found, hits, unread, words]
@@ -168,7 +172,15 @@ class TokenClassification:
         return span_scores(self.labels, gold, predictions, strict=self.scheme == "strict")
 
     def statistics(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> np.ndarray:
-        """Return each sentence's number of right, predicted and gold spans."""
+        """Return each sentence's number of right, predicted and gold spans; for accuracy, of right words and words."""
+        if self.metric == "accuracy":
+            pairs = list(zip(predictions, _gold(features, indices), strict=True))
+            return np.array([[_hits(guess, tags), len(tags)] for guess, tags in pairs], np.float64).reshape(
+                -1, 2
+            )
+        return self._spans(predictions, features, indices)
+
+    def _spans(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> np.ndarray:
         strict = self.scheme == "strict"
         found = [
             counts(tags, sentence, strict=strict)
@@ -177,7 +189,9 @@ class TokenClassification:
         return np.asarray(found, np.float64).reshape(-1, 3)
 
     def score(self, sums: np.ndarray) -> np.ndarray:
-        """Return F1, 2 right / (predicted + gold)."""
+        """Return F1, 2 right / (predicted + gold); or the share of right words."""
+        if self.metric == "accuracy":
+            return ratio(sums[..., 0], sums[..., 1])
         return ratio(2 * sums[..., 0], sums[..., 1] + sums[..., 2])
 
     def baseline(
@@ -206,6 +220,19 @@ class TokenClassification:
     def format_prediction(self, prediction: Any) -> str:
         """Return the tags, one a word."""
         return " ".join(prediction)
+
+
+def marks_spans(labels: Sequence[str]) -> bool:
+    """Say whether tags mark spans: one is ``O``, or begins with the mark of a span and a dash.
+
+    >>> marks_spans(["B-PER", "I-PER"]), marks_spans(["O", "PER"]), marks_spans(["DET", "NOUN", "VERB"])
+    (True, True, False)
+    """
+    return any(label == _OUTSIDE or (label[:1] in _MARKS and label[1:2] == "-") for label in labels)
+
+
+def _hits(guess: Sequence[str], tags: Sequence[str]) -> int:
+    return sum(one == truth for one, truth in zip(guess, tags, strict=True))
 
 
 def _gold(features: Features, indices: np.ndarray) -> list[list[str]]:

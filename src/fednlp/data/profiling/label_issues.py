@@ -1,6 +1,9 @@
 """Issues of the labels of a data set, and labels that are no classes at all."""
 
+import difflib
+import json
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
@@ -22,6 +25,28 @@ _WORDS, _CHARACTERS = 6, 40
 _MANY_NUMBERS = 30
 _FRACTIONS = 10
 _MINOR = 0.01
+_FEWEST_UNTESTED = 5
+_MOST_SHOWN, _MOST_COMPARED = 10, 1000
+_UMLAUTS = str.maketrans({"ä": "ae", "ö": "oe", "ü": "ue"})  # as German is written without them
+# A typing error of 4 letters or more, at most one letter in five, at most a fifth as often as what is meant.
+_SHORTEST, _NEARNESS, _RARER = 4, 0.85, 5
+MISSING_WORDS = {
+    "nan",
+    "none",
+    "null",
+    "nil",
+    "na",
+    "n/a",
+    "#n/a",
+    "<na>",
+    "nat",
+    "missing",
+    "empty",
+    "undefined",
+    "-",
+    "--",
+    "?",
+}
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)\s*")
 
 
@@ -161,8 +186,10 @@ def label_issues(data: TextData, counts: Mapping[Split, Numbers]) -> Iterator[Is
             quoted(names[0]),
             "a model learns nothing from it; add examples of other labels, or choose another column for the label",
         )
-    yield from _similar(names)
-    yield from _single(names, counts["train"] + counts["test"])
+    both = counts["train"] + counts["test"]
+    yield from _missing(names, both)
+    yield from _similar(names, both)
+    yield from _single(names, both)
     yield from _unseen(names, counts, "label", "example")
 
 
@@ -199,34 +226,139 @@ def _are_a_scale(names: Sequence[str], rows: int) -> bool:
 
 
 def _unseen(names: Sequence[str], counts: Mapping[Split, Numbers], what: str, unit: str) -> Iterator[Issue]:
-    """Find labels that only the test set has."""
-    unseen = np.flatnonzero((counts["train"] == 0) & (counts["test"] > 0))
-    if len(unseen):
-        first = int(unseen[0])
+    """Find labels that only one of the sets has."""
+    other: dict[Split, Split] = {"test": "train", "train": "test"}
+    said = {
+        "test": ("test", "training", "always counted as errors; add training examples, or leave them out"),
+        "train": ("training", "the test set", "never tested; if they are no labels, leave them out"),
+    }
+    for split, lacking in other.items():
+        unseen = np.flatnonzero((counts[lacking] == 0) & (counts[split] > 0))
+        if not len(unseen) or (split == "train" and not counts["test"].sum()):
+            continue
+        if split == "train" and what == "label":  # a rare label may well be held out of no example
+            unseen = unseen[counts["train"][unseen] >= _FEWEST_UNTESTED]
+            if not len(unseen):
+                continue
+        first = int(unseen[np.argmax(counts[split][unseen])])
+        there, absent, remedy = said[split]
+        option = f' with data.labels_map = {{ {_key(names[first])} = "" }}' if what == "label" else ""
         yield Issue(
-            "test-only-labels",
+            f"{split}-only-labels",
             len(unseen),
-            f"{plural(len(unseen), what)} in the test set that training does not have",
-            f"{quoted(names[first])} ({plural(int(counts['test'][first]), unit)})",
-            "always counted as errors; add training examples, or remove them",
+            f"{plural(len(unseen), what)} in the {there} set that {absent} does not have"
+            if split == "test"
+            else f"{plural(len(unseen), what)} in {there} that {absent} does not have",
+            f"{quoted(names[first])} ({plural(int(counts[split][first]), unit)})",
+            f"{remedy}{option}",
+            minor=what == "tag" and split == "train",
         )
 
 
-def _similar(names: Sequence[str]) -> Iterator[Issue]:
-    """Find labels that differ by case or blanks alone."""
-    groups: dict[str, list[str]] = {}
-    for name in names:
-        groups.setdefault(" ".join(name.casefold().split()), []).append(name)
+def _missing(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:
+    """Find labels that programs write where there is none."""
+    found = [place for place, name in enumerate(names) if is_missing_word(name)]
+    if found and len(found) < len(names):
+        first = max(found, key=lambda place: int(counts[place]))
+        count = int(counts[found].sum())
+        yield Issue(
+            "missing-value-labels",
+            count,
+            f"{plural(count, 'example')} with a label that programs write where there is none",
+            quoted(names[first]),
+            "it is learnt as a label; if it is none, leave its examples out with data.labels_map = "
+            f'{{ {_key(names[first])} = "" }}',
+        )
+
+
+def is_missing_word(value: str) -> bool:
+    """Say whether a value is what programs and people write where there is none.
+
+    >>> [is_missing_word(value) for value in ("NaN", "<NA>", " n/a ", "-", "none of these", "no")]
+    [True, True, True, True, False, False]
+    """
+    return value.strip().casefold() in MISSING_WORDS
+
+
+def _key(name: str) -> str:
+    """Return a label as a key of a table of TOML.
+
+    >>> _key("a b"), _key('say "a"')
+    ('"a b"', '"say \\\\"a\\\\""')
+    """
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _similar(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:
+    """Find labels that differ by case, blanks or Unicode form alone, are one number, or are nearly one word."""
+    groups: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        groups.setdefault(_folded(name), []).append(place)
     alike = [group for group in groups.values() if len(group) > 1]
     if alike:
         count = sum(map(len, alike))
         yield Issue(
             "similar-labels",
             count,
-            f"{count:,} labels differ from another only by case or blanks",
-            f"{quoted(alike[0][0])} and {quoted(alike[0][1])}",
-            "they are learnt as different labels; write each in one way",
+            f"{count:,} labels differ from another only by case, blanks or Unicode form",
+            " and ".join(quoted(names[place]) for place in alike[0][:2]),
+            f"they are learnt as different labels; join them with {_joining(names, counts, alike)}",
         )
+    near = _near(names, counts, groups)
+    if near:
+        yield Issue(
+            "near-labels",
+            len(near),
+            f"{plural(len(near), 'label')} nearly equal to a more frequent one",
+            " beside ".join(quoted(names[place]) for place in near[0]),
+            "if they are typing errors, join them with "
+            + _joining(names, counts, [list(pair) for pair in near]),
+        )
+
+
+def _folded(name: str) -> str:
+    """Return what is equal for labels that differ by case, blanks or Unicode form; of a fraction, its value."""
+    folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+    return folded.rstrip("0") if re.fullmatch(r"-?\d+\.\d*[1-9]0*", folded) else folded
+
+
+def _joining(names: Sequence[str], counts: Numbers, groups: Sequence[Sequence[int]]) -> str:
+    """Return the option that joins the labels of each group to the most frequent of them; of many, the first ones."""
+    pairs = [
+        f"{_key(names[place])} = {_key(names[kept])}"
+        for group in groups
+        for kept in [max(group, key=lambda place: int(counts[place]))]
+        for place in group
+        if place != kept
+    ]
+    more = ", ..." if len(pairs) > _MOST_SHOWN else ""
+    return f"data.labels_map = {{ {', '.join(pairs[:_MOST_SHOWN])}{more} }}"
+
+
+def _near(
+    names: Sequence[str], counts: Numbers, groups: Mapping[str, Sequence[int]]
+) -> list[tuple[int, int]]:
+    """Return rare labels with the frequent label that each may be meant to be, both without digits."""
+    if len(names) > _MOST_COMPARED:
+        return []
+    words = {
+        name: group
+        for name, group in groups.items()
+        if len(name) >= _SHORTEST and not any(map(str.isdigit, name))
+    }
+    plain = {name: name.translate(_UMLAUTS) for name in words}
+    frequent = {name: max(group, key=lambda place: int(counts[place])) for name, group in words.items()}
+    found = []
+    for name, group in words.items():
+        rare = max(int(counts[place]) for place in group)
+        others = {
+            plain[one]: place
+            for one, place in frequent.items()
+            if one != name and int(counts[place]) >= _RARER * rare
+        }
+        nearest = difflib.get_close_matches(plain[name], others, 1, _NEARNESS)
+        found += [(place, others[nearest[0]]) for place in group if nearest]
+    return found
 
 
 def _single(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:

@@ -19,6 +19,7 @@ from fednlp.data.profiling.text_issues import (
     Truncation,
     duplicate_issues,
     empty_text_issues,
+    missing_word_issues,
     truncation_issue,
 )
 from fednlp.data.split import Numbers
@@ -27,17 +28,22 @@ from fednlp.formatting.units import plural
 
 _MOST_LINES = 8
 _FEW_LABELS = 5
+_MOST_SILOS = 50
 _ORDER = (
     "misread",
     "label-per-row",
     "one-label",
     "numeric-labels",
+    "missing-value-labels",
     "similar-labels",
+    "near-labels",
     "in-train-and-test",
     "contradicting-labels",
     "empty-texts",
     "cut-off",
+    "missing-value-texts",
     "test-only-labels",
+    "train-only-labels",
     "repeated-in-train",
     "repeated-in-test",
     "shared-by-clients",
@@ -83,6 +89,11 @@ class DataProfile:
             lines.append(f"and {plural(more, 'more warning')}: fednlp data info lists them")
         return lines
 
+    def silo_lines(self) -> list[str]:
+        """Return a line for each silo: its examples, its rows left out, and those of each label."""
+        rows = list(_silo_rows(self.statistics))
+        return _aligned(rows) if rows else []
+
     def page(self) -> str:
         """Return the profile in full."""
         statistics = self.statistics
@@ -98,13 +109,13 @@ class DataProfile:
         if statistics.dropped:
             rows.append(("rows left out", f"{statistics.dropped:,}"))
         rows += _target_rows(statistics)
+        rows += _silo_rows(statistics)
         rows += [(f"{name}, characters", str(spread)) for name, spread in statistics.characters.items()]
         rows += [(f"{name}, words", str(spread)) for name, spread in statistics.words.items()]
         rows.append(("scripts", scripts_text(statistics.scripts)))
         for number, example in enumerate(statistics.examples, 1):
             rows += [(f"example {number}, {name}", value) for name, value in example.items()]
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{name:<{width}}  {value}" for name, value in rows]
+        lines = _aligned(rows)
         lines += [str(issue) for issue in self.issues] or ["nothing odd was found"]
         return "\n".join(lines)
 
@@ -130,6 +141,7 @@ def profile(
     found = [
         *label_issues(data, counts),
         *empty_text_issues(data, scanned),
+        *missing_word_issues(data, scanned),
         *duplicate_issues(data, scanned, holders),
     ]
     if truncated is not None and truncated.texts:
@@ -174,6 +186,26 @@ def _target_rows(statistics: DataStatistics) -> Iterator[tuple[str, str]]:
         yield f"  {_visible(label.name)}", f"{label.train:,} training, {label.test:,} test"
     if statistics.num_labels > len(statistics.labels):
         yield "", f"and {statistics.num_labels - len(statistics.labels):,} more"
+
+
+def _aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {value}" for name, value in rows]
+
+
+def _silo_rows(statistics: DataStatistics) -> Iterator[tuple[str, str]]:
+    """Yield a line for each silo: its examples, its rows left out, and those of each label."""
+    if not statistics.silos:
+        return
+    yield "silos", f"{len(statistics.silos):,}"
+    for silo in statistics.silos[:_MOST_SILOS]:
+        left_out = f", {silo.dropped:,} left out" if silo.dropped else ""
+        labels = ", ".join(f"{_visible(name)} {count:,}" for name, count in silo.labels.items() if count)
+        more = len(statistics.labels) < (statistics.num_labels or 0)
+        held = f": {labels}{', ...' if more else ''}" if labels else ""
+        yield f"  {silo.name}", f"{silo.train:,} training, {silo.test:,} test{left_out}{held}"
+    if len(statistics.silos) > _MOST_SILOS:
+        yield "", f"and {len(statistics.silos) - _MOST_SILOS:,} more"
 
 
 def _visible(name: str) -> str:

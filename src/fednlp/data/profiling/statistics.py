@@ -45,6 +45,17 @@ class LabelCount:
 
 
 @dataclass(frozen=True)
+class SiloCount:
+    """The numbers of a silo's examples, of its rows left out, and of its examples of each listed label."""
+
+    name: str
+    train: int
+    test: int
+    dropped: int
+    labels: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class DataStatistics:
     """How a data set was read, and what is in it.
 
@@ -67,6 +78,7 @@ class DataStatistics:
         tokens: Tokens that the model reads of an example; None where no tokenizer is known.
         scripts: Share of the letters by script, of a sample, the most frequent first.
         examples: The first training examples, cut short: values by canonical names.
+        silos: Of each silo its examples; empty where the data are not of silos.
         notes: What was found out about the files: the silos and their test sets, what separates cells.
     """
 
@@ -89,6 +101,7 @@ class DataStatistics:
     scripts: Mapping[str, float]
     examples: tuple[Mapping[str, str], ...]
     notes: tuple[str, ...]
+    silos: tuple[SiloCount, ...] = ()
 
 
 def statistics_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Numbers]) -> DataStatistics:
@@ -119,6 +132,7 @@ def statistics_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Nu
         scripts=scripts_of(_sample(data)),
         examples=_examples(data),
         notes=tuple(data.notes),
+        silos=_silos(data, _most_frequent(data.label_names, label_counts)),
     )
 
 
@@ -196,6 +210,30 @@ def shortened(text: str, longest: int = _LONGEST) -> str:
 def _most_frequent(names: Sequence[str], counts: Mapping[Split, Numbers]) -> tuple[LabelCount, ...]:
     order = np.argsort(-(counts["train"] + counts["test"]), kind="stable")[: min(MOST_LABELS, len(names))]
     return tuple(LabelCount(names[i], int(counts["train"][i]), int(counts["test"][i])) for i in order)
+
+
+def _silos(data: TextData, labels: Sequence[LabelCount]) -> tuple[SiloCount, ...]:
+    """Return the counts of each silo, in the order of the names."""
+    if data.silo is None:
+        return ()
+    codes, names = data.groups("train", data.silo)
+    splits = [
+        np.bincount(codes[own], minlength=len(names)) for own in (data.train_numbers, data.test_numbers)
+    ]
+    everyone = np.concatenate([data.train_numbers, data.test_numbers])
+    shown = [data.label_names.index(label.name) for label in labels] if data.schema.kind == "class" else []
+    ids = data.labels("train")[everyone]
+    by_label = {place: np.bincount(codes[everyone][ids == place], minlength=len(names)) for place in shown}
+    return tuple(
+        SiloCount(
+            name,
+            int(splits[0][number]),
+            int(splits[1][number]),
+            data.dropped_by.get(name, 0),
+            {data.label_names[place]: int(counts[number]) for place, counts in by_label.items()},
+        )
+        for number, name in enumerate(names)
+    )
 
 
 def _count_tags(data: TextData, split: Split, numbers: Numbers) -> Numbers:

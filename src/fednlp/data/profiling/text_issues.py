@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fednlp.data.profiling.label_issues import LONGEST_EXAMPLE, Issue, percent, quoted
+from fednlp.data.profiling.label_issues import LONGEST_EXAMPLE, MISSING_WORDS, Issue, percent, quoted
 from fednlp.data.profiling.scan import BLANK, Hashes, Scan
 from fednlp.data.profiling.statistics import shortened
 from fednlp.data.split import Numbers
@@ -48,6 +48,28 @@ class Duplicates:
     count: int
     first: int = -1
     other: int = -1
+
+
+def missing_word_issues(data: TextData, scanned: Scan) -> Iterator[Issue]:
+    """Yield the issue of texts that programs write where there is none, such as ``nan``."""
+    splits: tuple[Split, ...] = ("train", "test")
+    numbers = dict(zip(splits, (data.train_numbers, data.test_numbers), strict=True))
+    words = {
+        hash(form(word)): form(word) for word in MISSING_WORDS for form in (str, str.upper, str.capitalize)
+    }
+    words |= {hash("NaN"): "NaN", hash("NaT"): "NaT"}
+    hashes = np.array(sorted(words), np.int64)
+    found = [scanned.inputs[split][own] for split, own in numbers.items()]
+    there = [int(one) for own in found for one in own[np.isin(own, hashes)]]
+    if there and len(there) < sum(map(len, found)):
+        yield Issue(
+            "missing-value-texts",
+            len(there),
+            f"{plural(len(there), 'text')} that programs write where there is none",
+            quoted(words[there[0]]),
+            "it is read as a text; fill it in, or remove the row",
+            minor=len(there) < _MINOR * sum(map(len, found)),
+        )
 
 
 def repeated(examples: ExampleHashes) -> Duplicates:

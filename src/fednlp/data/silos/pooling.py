@@ -13,7 +13,7 @@ import numpy as np
 from fednlp.data.files import joined_rows
 from fednlp.data.split import Numbers, hold_out
 from fednlp.data.split_names import SplitPaths, Validation, split_name, validation_note
-from fednlp.data.store import Fault, Located, Rows
+from fednlp.data.store import SILO, Fault, Located, Rows
 from fednlp.data.textdata import positions
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
@@ -21,7 +21,7 @@ from fednlp.formatting.units import plural
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SILO, PART = "silo", "silo_part"
+PART = "silo_part"
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,11 @@ def marked(rows: Rows, marks: Mapping[str, str]) -> Rows:
 
     def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
         there, placed = rows.read(roles)
-        both = ((where, row if isinstance(row, Fault) else [*row, *added]) for where, row in placed)
+        silo = marks.get(SILO, "")
+        both = (
+            (where, replace(row, silo=silo) if isinstance(row, Fault) else [*row, *added])
+            for where, row in placed
+        )
         return names(there), both
 
     what = ("marked", *marks, *added, *rows.what)
