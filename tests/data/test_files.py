@@ -16,6 +16,7 @@ from fednlp.data.checks import row_check
 from fednlp.data.columns import check_columns, columns_of
 from fednlp.data.files import file_rows
 from fednlp.data.folders import folder_rows
+from fednlp.data.label_names import label_name
 from fednlp.data.readers import text_io
 from fednlp.data.readers.text_io import lines
 from fednlp.data.store import Fault, Rows
@@ -73,7 +74,8 @@ def test_csv_comes_out_as_it_was_written(
                 file, delimiter="\t" if suffix == ".tsv" else ",", lineterminator=line_break, quoting=quoting
             )
             writer.writerows([("text", "label", "other"), *examples])
-        assert [tuple(row.values()) for row in read(file_rows(path))] == examples
+        spelt = [(text, label_name(label), other) for text, label, other in examples]
+        assert [tuple(row.values()) for row in read(file_rows(path))] == spelt
 
 
 @settings(deadline=None)
@@ -219,7 +221,8 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
             "a.csv",
             "text,label\nä,x\n".encode(encoding),
             f":1: the file looks like {encoding}, not UTF-8: convert the file, such as with: iconv -f {encoding} -t "
-            "UTF-8 FOLDER/a.csv > FOLDER/converted && mv FOLDER/converted FOLDER/a.csv",
+            "UTF-8 FOLDER/a.csv > FOLDER/converted && mv FOLDER/converted FOLDER/a.csv, or, for data of your own, say "
+            f'data.encoding = {{ "a.csv" = "{encoding}" }}',
         )
         for encoding in ("UTF-16LE", "UTF-16BE", "UTF-32LE", "UTF-32BE")
     },
@@ -238,6 +241,12 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         "a.pkl",
         "x",
         ": a pickle, which may run code when it is opened, so fednlp does not: write it as .csv, .jsonl or .parquet",
+    ),
+    "leaf": (
+        "a.json",
+        '{"users": ["a"], "num_samples": [1], "user_data": {}}',
+        ': in the format of LEAF, which is read by a name: say data.name = "shakespeare" or "reddit", and data.path for '
+        "the folder that holds the folders train and test",
     ),
     "rows by client": (
         "a.json",

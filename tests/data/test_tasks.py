@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fednlp.data import TextData, load_data
 from fednlp.data.columns import infer_task
+from fednlp.data.label_names import label_name
 from fednlp.errors import DataError
 from fednlp.formulations import TASKS
 
@@ -89,6 +90,8 @@ def test_every_task_is_told_by_its_columns_and_nothing_changes_on_the_way(
         if task == "text-regression":
             assert loaded.scores("train").tolist() == [item["score"] for item in items]
             items = [{**item, "score": str(item["score"])} for item in items]
+        if task == "text-classification":
+            items = [{**item, "label": label_name(item["label"])} for item in items]
         assert found == items
         assert sorted([*loaded.train_numbers, *loaded.test_numbers]) == list(range(len(items)))
         assert (loaded.dropped, loaded.dropped_why) == (0, "")

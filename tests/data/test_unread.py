@@ -70,11 +70,6 @@ ASKED = {
         lines(lambda t, x: {"tokens": t.split(), "ner_tags": [0] * 5}),
         'columns = {words = "tokens", tags = "ner_tags"}',
     ),
-    "LEAF": (
-        "a.json",
-        json.dumps({"users": ["a"], "num_samples": [1], "user_data": {}}) + "\n",
-        'data.name = "sh',
-    ),
     "blanks around names": (
         "a.csv",
         " text , Label \na film,good\n",

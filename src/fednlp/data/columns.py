@@ -206,11 +206,6 @@ _LAYOUTS: tuple[tuple[frozenset[str], str], ...] = (
         )
     ),
     (
-        frozenset({"users", "num_samples", "user_data"}),
-        'a file of LEAF: data.name = "shakespeare" or "reddit" reads those two (data.path is the folder of train and '
-        "test); of another, write a file for each user",
-    ),
-    (
         frozenset({"translation"}),
         "texts in two languages within one column: write each language into a column of its own, source and target",
     ),
