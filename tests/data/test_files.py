@@ -245,8 +245,8 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "leaf": (
         "a.json",
         '{"users": ["a"], "num_samples": [1], "user_data": {}}',
-        ': in the format of LEAF, which is read by a name: say data.name = "shakespeare" or "reddit", and data.path for '
-        "the folder that holds the folders train and test",
+        ': in the format of LEAF, which is read by a name: say data.name = "shakespeare" or "reddit", and data.path '
+        "for the folder that holds the folders train and test",
     ),
     "rows by client": (
         "a.json",
