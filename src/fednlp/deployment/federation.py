@@ -94,7 +94,7 @@ class Federation:
             self.experiment = agree(directory, folder, self.hub, self.members, self._refuse_removed, log)
         experiment = self.experiment
         components = self._components or server_components(experiment, log)
-        model = start_model(experiment, components.source, components.task)
+        model = start_model(experiment, components.source, components.task, log)
         start = start_fingerprints(experiment, model, components.tokenizer)
         if directory.partition.is_file():
             check_start(directory, experiment, directory.read_json("environment.json"), start, log)

@@ -1,7 +1,7 @@
 """Load a model and its tokenizer with the right head, or build the same architecture to be filled in."""
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from fednlp.disk import writing_tensors
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
 from fednlp.models.folder_bounds import require_weights
+from fednlp.models.label_head import fit_outputs
 from fednlp.models.loading import (
     empty_model,
     explain_load_errors,
@@ -122,8 +123,11 @@ def pretrained_model(
     peft: Mapping[str, Any] | None = None,
     *,
     require_head: bool = False,
+    log: Callable[[str], None] = lambda text: None,
 ) -> nn.Module:
-    """Load a checkpoint with a fresh head; what the checkpoint lacks is a function of the seed.
+    """Load a checkpoint with the head of a task; what the checkpoint lacks is a function of the seed.
+
+    Outputs of a head that it has follow the names of their labels (:func:`fednlp.models.label_head.fit_outputs`).
 
     Args:
         source: From :func:`resolve_model` or :func:`fednlp.models.from_scratch.from_scratch_folder`.
@@ -133,6 +137,7 @@ def pretrained_model(
         seed: Of the experiment.
         peft: ``[model.peft]`` of the experiment (:func:`fednlp.models.adapters.with_adapter`).
         require_head: Refuse a checkpoint without the head: prompts ask what it has learnt.
+        log: Told of outputs of the head that are not kept.
 
     Raises:
         ModelError: It cannot be loaded, has no head for the task, or an option does not fit.
@@ -156,23 +161,41 @@ def pretrained_model(
         with without_memory(), torch_stream(0, "architecture"):
             plan = empty_model(auto, config)
         require_weights(plan, source)
-        with without_draws(of_shapes_alone=True):
-            model, report = load_pretrained(
-                auto,
-                source,
-                config=config,
-                dtype=torch.float32,
-                ignore_mismatched_sizes=True,
-                output_loading_info=True,
-            )
+        model, report = _loaded(auto, source, config)
         _refuse_resized(model, model_class, [key for key, *_ in report["mismatched_keys"]])
         if require_head:
             _refuse_headless(model, source, report["missing_keys"], model_class == "AutoModelForCausalLM")
         for name, parameter in plan.named_parameters():
             if not parameter.requires_grad:  # fixed by the architecture, which loading forgets
                 model.get_parameter(name).requires_grad_(False)
-        fresh = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+        anew, lines = fit_outputs(
+            model,
+            auto,
+            settings,
+            report["missing_keys"],
+            lambda: load_config(source, model_class, {}, overrides),
+            lambda own: _loaded(auto, source, own)[0],
+        )
+        for line in lines:
+            log(line)
+        fresh = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"]), *anew}
         return model if peft is None else with_adapter(model, peft, model_class, fresh)
+
+
+def _loaded(auto: Any, source: str, config: Any) -> tuple[Any, Any]:
+    """Return a checkpoint's model, and transformers' report on what the checkpoint lacks."""
+    import torch
+
+    with without_draws(of_shapes_alone=True):
+        model, report = load_pretrained(
+            auto,
+            source,
+            config=config,
+            dtype=torch.float32,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+        )
+    return model, report
 
 
 def _refuse_resized(model: Any, model_class: str, names: list[str]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from fednlp.errors import ModelError
 from fednlp.models.folder_bounds import folder_config, require_bounded
+from fednlp.models.label_head import ONE_LABEL
 from fednlp.models.loading import load_pretrained
 
 _HEADS = {
@@ -105,6 +106,8 @@ def load_config(
     apply_overrides(config, overrides)
     for key, value in settings.items():
         setattr(config, key, value)
+    if "id2label" in settings and config.problem_type not in ONE_LABEL:
+        config.problem_type = None
     if model_class == "AutoModelForCausalLM":
         for key, value in _LOOKS_BACK_ONLY.items():
             if hasattr(config, key):

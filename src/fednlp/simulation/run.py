@@ -70,7 +70,7 @@ def run(
     require_trackers(experiment.report.report_to)
     with running() as clock, timed(OTHER), open_engine(experiment) as pool:
         components, partition = _shared_out(experiment, build_components(experiment, callback.log), callback)
-        model, start = _start(experiment, components)
+        model, start = _start(experiment, components, callback)
         directory = create(experiment, folder)
         with directory.alone():
             _write_start(directory, experiment, components, partition, callback, start)
@@ -125,7 +125,7 @@ def resume(
             raise RunError(
                 f"the data of {folder} have changed since it was begun: start again with another --out"
             )
-        model, start = _start(experiment, components)
+        model, start = _start(experiment, components, callback)
         if known is not None:
             check_start(directory, experiment, known, start, callback.log)
         if partition is not None:
@@ -160,9 +160,11 @@ def _to_resume(
 
 
 @timed(MODEL)
-def _start(experiment: Experiment, components: RunComponents) -> tuple[nn.Module, dict[str, str]]:
+def _start(
+    experiment: Experiment, components: RunComponents, callback: Callback
+) -> tuple[nn.Module, dict[str, str]]:
     """Return the model that a run starts from, and its fingerprints."""
-    model = start_model(experiment, components.source, components.task)
+    model = start_model(experiment, components.source, components.task, callback.log)
     return model, start_fingerprints(experiment, model, components.tokenizer)
 
 

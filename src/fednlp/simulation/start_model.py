@@ -16,13 +16,16 @@ from fednlp.training.model_layout import layout_of
 from fednlp.training.worker_spec import exact_adapters, personal_names
 
 
-def start_model(experiment: Experiment, source: str, task: Task) -> nn.Module:
-    """Load the model that a run starts from, with a fresh head.
+def start_model(
+    experiment: Experiment, source: str, task: Task, log: Callable[[str], None] = lambda text: None
+) -> nn.Module:
+    """Load the model that a run starts from, with the head of its task.
 
     Args:
         experiment: The configuration.
         source: The folder or hub name of the model.
         task: Selects the model class, and so the head.
+        log: Told of outputs of the checkpoint's head that are not kept.
 
     Raises:
         ModelError: The model cannot be loaded.
@@ -36,6 +39,7 @@ def start_model(experiment: Experiment, source: str, task: Task) -> nn.Module:
         experiment.seed,
         model.peft,
         require_head=task.name == "prompt-classification",
+        log=log,
     )
 
 
