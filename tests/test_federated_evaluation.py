@@ -39,7 +39,13 @@ def test_it_is_the_evaluation_of_the_union_of_all_tests(plain: RunDir) -> None:
     found = evaluations(plain)
     assert len(found) == 2
     for one in found:
-        expected = {**one["global"], "examples": summary["data"]["test"], "clients": summary["clients"]}
+        baseline = {"baseline": summary["trivial_baseline"]["accuracy"]}
+        expected = {
+            **one["global"],
+            **baseline,
+            "examples": summary["data"]["test"],
+            "clients": summary["clients"],
+        }
         assert one["federated"] == pytest.approx(expected, rel=1e-5)
         assert one["federated"]["accuracy"] == one["global"]["accuracy"]
 
@@ -69,6 +75,7 @@ def test_a_secure_sum_of_the_same_model_is_the_same(protocol: str, experiment: M
     (found,) = evaluations(run)
     secure = found["federated"]
     assert secure.pop("bytes") > 4 * 4 * 9  # of each of the clients a vector of digits, at least
+    assert 0.25 <= secure.pop("baseline") <= 1  # of the four labels the one that most tests have
     assert secure == pytest.approx(
         {**found["global"], "examples": secure["examples"], "clients": secure["clients"]}, rel=1e-5
     )

@@ -20,6 +20,9 @@ The command line prints only this message.
 
 from collections.abc import Sequence
 
+DIVERGED = "training ended in NaN, infinity or a number beyond 2^20"
+"""The reason that a client gives, and a run, whose numbers are none any more."""
+
 
 class FednlpError(Exception):
     """The base class of all exceptions that fednlp raises on purpose."""

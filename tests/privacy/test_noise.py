@@ -1,6 +1,7 @@
 """The discrete Gaussian against its own probabilities, and what shares of it are worth in a sum."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fednlp.errors import ConfigError
+from fednlp.privacy.dp import DPMechanism
 from fednlp.privacy.noise import (
     discrete_gaussian,
     effective_multiplier,
@@ -203,3 +205,39 @@ def test_room_for_noise_holds_and_is_not_wasted() -> None:
 def test_numbers_out_of_range_are_refused(call: object) -> None:
     with pytest.raises(ConfigError):
         call()  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("noise", "cohort", "parameters", "largest", "said"),
+    [
+        (1.0, 100, 10**6, 100.0, None),  # ten times: many rounds average it out
+        (0.0, 1, 10**9, 100.0, None),
+        (
+            1.0,
+            50,
+            10**6,
+            100.0,
+            "warning: .* norm of 10 in each.* at most 0.5: 20 times.*about 100 clients a round",
+        ),
+        (
+            1.0,
+            4,
+            10**6,
+            100.0,
+            "drowns: .*250 times.*about 100 clients a round.*privacy.max_noise_ratio=1000$",
+        ),
+        (1.0, 4, 10**6, 1000.0, "warning: .*250 times"),
+        (1.0, 100, 10**6, 5.0, "drowns"),
+    ],
+)
+def test_noise_in_which_an_update_drowns_is_told_or_refused(
+    noise: float, cohort: int, parameters: int, largest: float, said: str | None
+) -> None:
+    mechanism = DPMechanism(0.5, noise, True, "fixed", 1000, cohort, 5, 1e-5, 0)
+    assert mechanism.noise_norm(parameters) == pytest.approx(0.5 * noise * parameters**0.5 / cohort)
+    try:
+        told = mechanism.check_noise(parameters, largest)
+    except ConfigError as error:
+        told = str(error)
+    assert (told is None) == (said is None)
+    assert said is None or re.search(said, str(told))

@@ -133,6 +133,14 @@ class Staleness(Shape):
     largest: Count
 
 
+class CheckFacts(Shape):
+    """What speaks against a run's result."""
+
+    name: str
+    sentence: str
+    advice: str
+
+
 class Summary(Spent):
     """``summary.json``."""
 
@@ -147,6 +155,7 @@ class Summary(Spent):
     baseline: TrivialBaseline | None = None
     """What runs of earlier versions called it."""
     reference: str | None = None
+    checks: list[CheckFacts] = []
 
 
 class SpreadFacts(Shape):

@@ -149,6 +149,9 @@ class Console:
             show(self.output, table)
             self.output.print()
         show(self.output, closing_table(summary))
+        for check in summary.get("checks", ()):
+            text = f"check: {check['sentence']}; {check['advice']}"
+            self.output.print(clean(text), style="yellow", markup=False, soft_wrap=True)
         self.output.print(f"run directory: {run.folder}", markup=False, soft_wrap=True)
 
     def close(self) -> None:
@@ -288,6 +291,8 @@ class RunLines:
         score = next((one[self._metric] for one in scores if one.get(self._metric) is not None), None)
         text = "" if score is None else f"{metric_title(self._metric)} {four_digits(score)}, "
         self._console.log(f"{self._name}: finished, {text}{human_seconds(summary['seconds'])}")
+        for check in summary.get("checks", ()):
+            self._console.log(f"{self._name}: check: {check['sentence']}")
 
 
 def title(run: RunDir, experiment: Experiment, rounds: int, done: int) -> str:

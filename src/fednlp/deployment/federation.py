@@ -37,6 +37,7 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import Log, RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.facts import write_facts
+from fednlp.simulation.protection import check_noise
 from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.run_dir import RunDir, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
@@ -102,6 +103,7 @@ class Federation:
             gathering = self._gathering(components)
             partition = gathering.partition(self._refuse_removed)
             self._since |= gathering.since
+            check_noise(experiment, build_algorithm(experiment), partition, model, log)
             with saving(directory.folder):
                 if experiment.fewshot is not None:
                     save_counts(directory.folder / FOLDER, gathering.ready, partition.num_clients)

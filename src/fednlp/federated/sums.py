@@ -21,13 +21,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fednlp.errors import DIVERGED
 from fednlp.federated.pages import give_back, lazy_zeros
 from fednlp.federated.params import Layout
 
 FRACTION_BITS = 40
 LARGEST = 2.0**20
 """No element of an update may be larger: the sum of weighted means then stays below 2^60."""
-DIVERGED = "training ended in NaN, infinity or a number beyond 2^20"
 _CHUNK = 1 << 16
 _PAGE = mmap.PAGESIZE // 8
 _FEW = 4

@@ -8,9 +8,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.cohort import poisson_cohort
+from fednlp.formatting.units import plural
 from fednlp.privacy.accountant import (
     Sampling,
     epsilon,
@@ -18,6 +20,9 @@ from fednlp.privacy.accountant import (
     noise_multiplier_for,
     statement,
 )
+
+_TOLERABLE = 10.0
+"""Up to this ratio of a round's noise to its mean update many rounds average the noise out."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +112,37 @@ class DPMechanism:
 
     def _arguments(self) -> tuple[float, Sampling, int, int, int, float]:
         return self.noise_multiplier, self.sampling, self.clients, self.cohort, self.rounds, self.delta
+
+    def noise_norm(self, parameters: int) -> float:
+        """Return the norm of a round's noise on the mean of so many parameters, whose own is at most ``clip``."""
+        return self.noise_multiplier * self.clip * math.sqrt(parameters) / self.cohort
+
+    def check_noise(self, parameters: int, largest: float) -> str | None:
+        """Return a warning where the noise of a round is far larger than any update; None where it is not.
+
+        Args:
+            parameters: Number of elements of an update.
+            largest: The ratio of the two norms above which the run is refused.
+
+        Raises:
+            ConfigError: The ratio is above ``largest``.
+        """
+        noise = self.noise_norm(parameters)
+        ratio = noise / self.clip
+        if ratio <= min(_TOLERABLE, largest):
+            return None
+        needed = math.ceil(ratio * self.cohort / _TOLERABLE)
+        drowns = (
+            f"the noise of [privacy] has a norm of {noise:.3g} in each round, and the mean update of "
+            f"{plural(self.cohort, 'client')} one of at most {self.clip:.3g}: {ratio:.3g} times as much"
+        )
+        remedy = f"about {needed:,} clients a round would be needed (or fewer parameters, by model.peft or model.train)"
+        if ratio <= largest:
+            return f"warning: {drowns}; {remedy}"
+        raise ConfigError(
+            f"the update drowns: {drowns}; {remedy}; to run it nonetheless: --set "
+            f"privacy.max_noise_ratio={10 ** math.ceil(math.log10(ratio)):g}"
+        )
 
     def facts(self) -> dict[str, Any]:
         """Return the guarantee for the run's summary; an infinite epsilon is None."""

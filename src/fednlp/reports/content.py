@@ -15,6 +15,7 @@ from fednlp.formatting.units import (
 )
 from fednlp.reports import plots
 from fednlp.reports.charts import draw
+from fednlp.reports.checks import checks_of
 from fednlp.reports.client_tensors import own_models
 from fednlp.reports.describe import (
     describe_method,
@@ -119,11 +120,33 @@ def _clients_of(run: Run) -> int | None:
 def _results(groups: Groups, table: Table) -> Iterator[Block]:
     heads, rows = grid(table)
     runs = [run for group in groups.values() for run in group]
+    rows += _baseline_row(table, runs[0])
     yield Grid(heads, rows, [table.caption, *table.notes, *other_texts(runs)], best=best_cells(table))
+    checks = [
+        [f"{label}, seed {run.seed}", check.sentence, check.advice]
+        for label, group in groups.items()
+        for run in group
+        for check in checks_of(run)
+    ]
+    if checks:
+        yield Grid(["What speaks against it", "Found", "To try"], checks, words=True)
     if len(groups) == 1:
         yield Fold("Every metric of the last evaluation", list(_all_metrics(next(iter(groups.values())))))
     yield from cross_client_blocks(groups)
     yield from sweep_blocks(groups)
+
+
+def _baseline_row(table: Table, run: Run) -> list[list[str]]:
+    """Return the row of a prediction without a model; none where no run says what it scores, or a method is one."""
+    baseline = trivial_baseline(run.summary)
+    score = baseline.get(run.metric)
+    if not isinstance(score, int | float) or any(row.baseline == "majority" for row in table.rows):
+        return []
+    part = "federated" if run.setting("data.name") == "sites" else "global"
+    cells = [
+        cell_text(column, Stat((float(score),)) if column.key == part else None) for column in table.columns
+    ]
+    return [[f"Without a model ({baseline['name']})", *cells, ""]]
 
 
 def _tuning(table: Table) -> Grid:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fednlp.formatting.safe_text import clean, csv_text
 from fednlp.formatting.units import DASH, bytes_unit, human_bytes, human_seconds, places, time_unit
 from fednlp.reports.markdown import REMEDY, escape, markdown_table
-from fednlp.reports.table import Stat, Table, TableColumn, TableRow
+from fednlp.reports.table import MARK, Stat, Table, TableColumn, TableRow
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -93,7 +93,8 @@ def grid(table: Table) -> tuple[list[str], list[list[str]]]:
 def _texts(table: Table, row: TableRow) -> list[str]:
     columns = [replace(column, kind=row.kind or column.kind) for column in table.columns]
     cells = [cell_text(column, row.cells[column.key]) for column in columns]
-    return [clean(row.label), *cells, str(row.seeds)]
+    label = f"{row.label} {MARK}" if row.marked else row.label
+    return [clean(label), *cells, str(row.seeds)]
 
 
 def to_text(table: Table) -> str:

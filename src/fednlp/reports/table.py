@@ -11,11 +11,14 @@ import numpy as np
 from fednlp.config.sections import WITHOUT_MODEL
 from fednlp.config.tables import lookup
 from fednlp.formatting.units import capital, is_share, metric_title, plural
+from fednlp.reports.checks import checks_of
 from fednlp.reports.client_tensors import own_models
 from fednlp.reports.describe import describe_partition, with_noun
 from fednlp.reports.groups import Groups, group_baseline, metric_of
 from fednlp.reports.read import Run, trivial_baseline
 
+MARK = "(!)"
+"""Stands by a run whose records speak against its result."""
 ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
 
 
@@ -62,6 +65,7 @@ class TableRow:
         seeds: Number of runs.
         cells: By the columns' keys.
         kind: How its numbers are to be read; None for as the columns say.
+        marked: Something speaks against the result of one of its runs, which the notes say.
     """
 
     label: str
@@ -69,6 +73,7 @@ class TableRow:
     seeds: int
     cells: Mapping[str, Stat | None]
     kind: ColumnKind | None = None
+    marked: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
             group_baseline(group),
             len(group),
             {column.key: stat_of(group, measure) for column, measure in measures},
+            marked=any(checks_of(run) for run in group),
         )
         for label, group in runs.items()
     ]
@@ -208,6 +214,8 @@ def _stated(run: Run) -> Iterator[str]:
 
 def _run_notes(run: Run) -> Iterator[str]:
     yield from _stated(run)
+    for check in checks_of(run):
+        yield f"{MARK} seed {run.seed}: {check.sentence}"
     if own_models(run) and run.scores("global"):
         alone = not run.setting("evaluation.server_model", False)
         what = "the mean of the models of some clients" if alone else "that of the server's model"

@@ -8,9 +8,9 @@ import numpy as np
 from torch import Tensor
 
 from fednlp.config import Experiment
-from fednlp.errors import RunError
+from fednlp.errors import DIVERGED, RunError
 from fednlp.federated.state import State
-from fednlp.federated.sums import DIVERGED, count_nonfinite
+from fednlp.federated.sums import count_nonfinite
 from fednlp.partition import Partition
 from fednlp.runtime.engine import Engine
 from fednlp.simulation.label_holder import LabelHolder

@@ -16,8 +16,7 @@ from fednlp import config
 from fednlp.checked_json import damaged
 from fednlp.config import Experiment
 from fednlp.disk import atomic
-from fednlp.errors import RunError, TooFewClients
-from fednlp.federated.sums import DIVERGED
+from fednlp.errors import DIVERGED, RunError, TooFewClients
 from fednlp.formatting.units import metric_title, metric_value, plural
 from fednlp.reports.client_tensors import keeps_tensors
 from fednlp.runtime.job_process import JobProcess

@@ -1,10 +1,12 @@
 """Adds the differential privacy of ``[privacy]`` and the secure aggregation of ``[secure]`` to an algorithm."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from torch import nn
 
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError
@@ -14,6 +16,8 @@ from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.privacy.dp import DPMechanism
 from fednlp.privacy.noise import sum_distance
+from fednlp.training.model_layout import layout_of
+from fednlp.training.worker_spec import personal_names
 
 if TYPE_CHECKING:
     from fednlp.secure.params import SecAggParams
@@ -145,6 +149,29 @@ def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Popul
         most_rounds=0 if central else _most_rounds(experiment, algorithm, population),
     )
     return mechanism if privacy.epsilon is None else mechanism.calibrated(privacy.epsilon)
+
+
+def check_noise(
+    experiment: Experiment,
+    algorithm: Algorithm,
+    partition: Partition,
+    model: nn.Module,
+    log: Callable[[str], None],
+) -> None:
+    """Check before the first round that the noise of ``[privacy]`` leaves something of the clients' updates.
+
+    Raises:
+        ConfigError: The ratio of the noise to the largest mean update is above ``privacy.max_noise_ratio``.
+    """
+    mechanism = dp_mechanism(
+        experiment, algorithm, Population(np.diff(partition.train_offsets), experiment.seed)
+    )
+    if mechanism is None or experiment.privacy is None:
+        return
+    personal = personal_names(model, experiment.model.train, True)
+    told = mechanism.check_noise(layout_of(model, personal, ()).numel, experiment.privacy.max_noise_ratio)
+    if told is not None:
+        log(told)
 
 
 def secagg_params(

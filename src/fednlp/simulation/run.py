@@ -19,6 +19,7 @@ from fednlp.reports.trackers import require_trackers
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.components import RunComponents, as_tested, build_components
+from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.engines import open_engine
 from fednlp.simulation.facts import write_facts
@@ -27,6 +28,7 @@ from fednlp.simulation.named_clients import require_named_clients
 from fednlp.simulation.new_run_dir import create, refuse_taken
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.profile import profiled
+from fednlp.simulation.protection import check_noise
 from fednlp.simulation.run_dir import RunDir, saving, start_again
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import open_run, train
@@ -71,6 +73,7 @@ def run(
     with running() as clock, timed(OTHER), open_engine(experiment) as pool:
         components, partition = _shared_out(experiment, build_components(experiment, callback.log), callback)
         model, start = _start(experiment, components, callback)
+        check_noise(experiment, build_algorithm(experiment, given), partition, model, callback.log)
         directory = create(experiment, folder)
         with directory.alone():
             _write_start(directory, experiment, components, partition, callback, start)

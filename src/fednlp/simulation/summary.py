@@ -103,9 +103,19 @@ def _secure_total(experiment: Experiment, lines: list[dict[str, Any]]) -> dict[s
 
 
 def _trivial_baseline(context: RunContext) -> dict[str, Any] | None:
-    """Return the task's metrics of a prediction without a model on the whole test set; None where none can be made."""
-    if context.experiment.data.at_sites:  # it is made of the training examples
-        return None
+    """Return the task's metrics of a prediction without a model on the whole test set; None where none can be made.
+
+    Where the texts are at sites, it is that of the label which most of their tests have, if their sums tell it.
+    """
+    if context.experiment.data.at_sites:
+        told = [
+            line["evaluation"].get("federated", {}).get("baseline")
+            for line in context.lines
+            if "evaluation" in line
+        ]
+        if not told or told[-1] is None:
+            return None
+        return {"name": "the most frequent label of the sites' tests", context.worker.task.metric: told[-1]}
     worker, examples, train = context.worker, context.partition.train_indices, context.worker.train_features
     if context.labels is not None:
         known = context.labels.known

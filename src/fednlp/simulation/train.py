@@ -23,6 +23,8 @@ from fednlp.federated.state import State
 from fednlp.models.pretrained import save_model
 from fednlp.partition import Partition
 from fednlp.privacy.dp import DPMechanism
+from fednlp.reports.checks import find_checks
+from fednlp.reports.read import read_file
 from fednlp.reports.trackers import Outcome, open_trackers, round_numbers
 from fednlp.runtime.engine import Engine
 from fednlp.simulation.callback import Callback
@@ -240,6 +242,9 @@ def _finish(
     if context.experiment.data.at_sites:  # sites may have joined since
         data = data | example_counts(components.data, context.partition)
     summary = summary_of(context, data, stopped)
+    by_label = read_file(directory.folder / "by_label.json")
+    checks = find_checks(context.experiment.model_dump(exclude_none=True), context.lines, summary, by_label)
+    summary["checks"] = [asdict(check) for check in checks]
     with saving(directory.folder):
         if context.lines and "cross_client_evaluation" in context.lines[-1]:
             directory.write_json("cross_client_evaluation.json", context.lines[-1]["cross_client_evaluation"])

@@ -178,6 +178,16 @@ class TextClassification:
         """Return accuracy, macro-F1 and Matthews correlation from counts, and the F1 of the positive label, if any."""
         return self._with_positive(sums, class_metrics(sums))
 
+    def baseline_of_sums(self, sums: Sequence[int]) -> float:
+        """Return what predicting the label that most of these texts have would score on them."""
+        labels = len(self.labels)
+        true = list(sums[1 + 2 * labels :])
+        usual = true.index(max(true))
+        right, guessed = (
+            [count if place == usual else 0 for place in range(labels)] for count in (true[usual], sum(true))
+        )
+        return self.metrics_of_sums([sums[0], *right, *guessed, *true])[self.metric]
+
     def _with_positive(self, counts: Sequence[int], found: dict[str, float]) -> dict[str, float]:
         """Return metrics with the F1 of the positive label, if there is one."""
         if self.positive_label is None:

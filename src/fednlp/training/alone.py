@@ -7,8 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fednlp.errors import DIVERGED
 from fednlp.federated.store import ClientStore
-from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, count_nonfinite
+from fednlp.federated.sums import NonFiniteUpdate, count_nonfinite
 from fednlp.training.client import ClientTrainer
 from fednlp.training.client_record import ClientInit
 from fednlp.training.local import LocalTrainer

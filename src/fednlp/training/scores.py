@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -119,6 +120,8 @@ def scores_of_sums(task: SummableTask, sums: Sequence[int]) -> Scores:
     examples, loss, weight = sums[:_COMMON]
     try:
         found = task.metrics_of_sums(sums[_COMMON:])
+        if defined_together(cast(Task, task), "baseline_of_sums", "metrics_of_sums"):
+            found = {**found, "baseline": task.baseline_of_sums(sums[_COMMON:])}  # type: ignore[attr-defined]
     except (ArithmeticError, ValueError):
         raise NoSums("they are not those of any examples") from None
     return {**defined(found), "loss": loss / weight if weight else None, "examples": examples}

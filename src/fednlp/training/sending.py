@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from torch import Tensor
 
-from fednlp.errors import ConfigError
+from fednlp.errors import DIVERGED, ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import Result, TrainRequest
 from fednlp.federated.communication import encode_update
 from fednlp.federated.params import Layout
 from fednlp.federated.pulling import Pull, choose, distances
 from fednlp.federated.sent import Sent
-from fednlp.federated.sums import DIVERGED, NonFiniteUpdate, check_finite, count_nonfinite
+from fednlp.federated.sums import NonFiniteUpdate, check_finite, count_nonfinite
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.update import Update
 from fednlp.federated.upload import Upload

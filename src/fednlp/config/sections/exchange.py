@@ -70,6 +70,7 @@ class Privacy(Section):
     ``noise`` is the standard deviation of the sum's noise over ``clip``; or say which ``epsilon`` the whole run may
     cost at ``delta``, and the noise follows. With secure aggregation the clients add the noise, and ``epsilon`` is
     against the server, which knows the cohorts; else the server adds it, against whoever sees the models.
+    ``max_noise_ratio`` is the largest norm of a round's noise, over that of the mean update, with which a run begins.
     """
 
     clip: PositiveFloat
@@ -77,6 +78,7 @@ class Privacy(Section):
     epsilon: PositiveFloat | None = None
     delta: Fraction = 1e-5
     sampling: Literal["fixed", "poisson"] = "fixed"
+    max_noise_ratio: PositiveFloat = 100.0
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
