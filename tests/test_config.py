@@ -620,3 +620,24 @@ def test_a_mistake_writes_nothing_but_text_to_a_terminal(section: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config.parse({"data": {"name": "20news"}, section: {"name": "\x1b]0;pwn\x07"}})
     assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        (
+            'report.report_to=["trackio"]',
+            '--set report.report_to=["trackio"]: report.report_to.0 = "trackio"',
+        ),
+        ("client.learning_rate=-1", "--set client.learning_rate=-1: client.learning_rate = -1"),
+        (
+            "client.learning_rat=1",
+            "--set client.learning_rat=1: unknown key client.learning_rat; did you mean",
+        ),
+    ],
+)
+def test_a_mistake_in_an_option_is_not_blamed_on_the_file(override: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "e.toml").write_text("[data]\nname = '20news'\n")
+    with pytest.raises(ConfigError) as caught:
+        config.load(tmp_path / "e.toml", [override])
+    assert str(caught.value).startswith(said)

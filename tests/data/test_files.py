@@ -19,6 +19,8 @@ from fednlp.data.folders import folder_rows
 from fednlp.data.label_names import label_name
 from fednlp.data.readers import text_io
 from fednlp.data.readers.text_io import lines
+from fednlp.data.records import read_records
+from fednlp.data.silos.paths import silo_paths
 from fednlp.data.store import Fault, Rows
 from fednlp.errors import DataError
 
@@ -424,3 +426,20 @@ def test_the_column_of_file_names_is_not_free(classes: Path) -> None:
 def test_what_cannot_be_read_is_one_line(tmp_path: Path, open_it: Callable[[Path], Any]) -> None:
     with pytest.raises(DataError, match=r"cannot read .*/absent: No such file or directory"):
         list(open_it(tmp_path / "absent"))
+
+
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [
+        ("s3://bucket/x.csv", r"s3://bucket/x\.csv is an address.*aws s3 cp s3://bucket/x\.csv \."),
+        ("s3://bucket/*.csv", "is an address"),
+        ("gs://bucket/x.csv", "gcloud storage cp"),
+        ("https://example.org/x.csv", r"curl -LO https://example\.org/x\.csv"),
+        ("hf://datasets/owner/name/train.csv", "hf download --repo-type dataset owner/name"),
+    ],
+)
+def test_addresses_are_no_paths(address: str, said: str) -> None:
+    with pytest.raises(DataError, match=said):
+        silo_paths(Path(address))
+    with pytest.raises(DataError, match=said):
+        read_records(Path(address))

@@ -34,7 +34,7 @@ from fednlp.deployment.findings import (
 )
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.issuing import new_root
-from fednlp.deployment.links.proxy import proxy_for
+from fednlp.deployment.links.proxy import proxy_for, why_no_proxy
 from fednlp.deployment.tokens import JoinToken
 from fednlp.errors import IdentityError, RunError
 
@@ -278,8 +278,17 @@ def test_which_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTPS_PROXY", "proxy.example.org:3128")
     monkeypatch.setenv("NO_PROXY", "inside.example.org,.lan")
     assert proxy_for("fl.example.org:8443") == "http://proxy.example.org:3128"
-    for address in ("inside.example.org:8443", "a.lan:8443", "127.0.0.1:8443", "[::1]:8443", "localhost:1"):
+    for address, why in {
+        "inside.example.org:8443": "NO_PROXY names the server",
+        "a.lan:8443": "NO_PROXY names the server",
+        "127.0.0.1:8443": "is not for 127.0.0.1, which is this machine",
+        "[::1]:8443": "which is this machine",
+        "localhost:1": "which is this machine",
+    }.items():
         assert proxy_for(address) is None, address
+        assert why in why_no_proxy(address)
+    monkeypatch.delenv("HTTPS_PROXY")
+    assert why_no_proxy("fl.example.org:8443") == "HTTPS_PROXY is not set"
 
 
 # ---- this machine ----------------------------------------------------------------------------------------------------

@@ -1,10 +1,17 @@
 """Any architecture for every task that it has a head for, and one clear line where it has none."""
 
+import json
+import math
+import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import CanineConfig
 
 from fednlp.errors import ModelError
 from fednlp.models.loading import without_memory
@@ -268,3 +275,63 @@ def test_positions_that_the_architecture_fixes_stay_fixed_in_a_loaded_model(tmp_
     made.save_pretrained(tmp_path)
     loaded = pretrained_model(str(tmp_path), "AutoModelForSeq2SeqLM", {}, {}, 0)
     assert {name for name, parameter in loaded.named_parameters() if not parameter.requires_grad} == fixed
+
+
+def _with_config(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    change(config)
+    path.write_text(json.dumps(config))
+
+
+def _quantised(folder: Path, **options: Any) -> None:
+    _with_config(folder, lambda config: config.update(quantization_config=options))
+
+
+def _with_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    path = folder / "model.safetensors"
+    weights = load_file(path)
+    change(weights)
+    save_file(weights, path, metadata={"format": "pt"})
+
+
+def _broken(folder: Path, value: float) -> None:
+    name = "bert.encoder.layer.0.output.dense.weight"
+    _with_weights(folder, lambda weights: weights[name][0].fill_(value))
+
+
+def _placeholder(folder: Path, name: str) -> None:
+    text = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
+    (folder / name).write_text(text)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (partial(_quantised, quant_method="bitsandbytes", load_in_4bit=True), "quantised .bitsandbytes"),
+        (partial(_quantised, load_in_8bit=True), "quantised .bitsandbytes"),
+        (partial(_quantised, quant_method="gptq", bits=4), "quantised .gptq.* give the checkpoint that was quantised"),
+        (partial(_quantised, quant_method="awq", bits=4), "quantised .awq"),
+        (partial(_quantised, quant_method="fp8"), "quantised .fp8"),
+        (partial(_broken, value=math.nan), "damaged: 32 of the 512 weights of bert.encoder.layer.0.output.dense"),
+        (partial(_broken, value=-math.inf), "damaged: 32 of the 512"),
+        (partial(_with_weights, change=lambda w: [one.zero_() for one in w.values()]), "all its weights are zero"),
+        (partial(_placeholder, name="model.safetensors"), "model.safetensors is a placeholder of git-lfs"),
+        (partial(_placeholder, name="config.json"), "config.json is a placeholder of git-lfs"),
+    ],
+)  # fmt: skip
+def test_checkpoints_that_are_not_what_they_seem(
+    damage: Callable[[Path], None], said: str, random_model: Make, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(random_model("bert", "AutoModelForMaskedLM"), tmp_path / "model"))
+    damage(folder)
+    with pytest.raises(ModelError, match=said) as caught:
+        pretrained_model(str(folder), "AutoModelForMaskedLM", {}, {}, 0)
+    assert "install" not in str(caught.value)
+
+
+def test_a_model_of_characters_is_refused_in_words(tmp_path: Path) -> None:
+    small = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    CanineConfig(**small).save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="canine models have no table of token embeddings"):
+        pretrained_model(str(tmp_path), "AutoModelForSequenceClassification", LABELS, {}, 0)

@@ -30,14 +30,34 @@ def checked(document: Mapping[str, Any], where: str, overrides: Iterable[str] = 
         ConfigError: Every mistake, one a line.
     """
     changed = deepcopy(dict(document))
-    found = [problem for override in overrides if (problem := _apply(changed, override))]
+    overrides = list(overrides)
+    typed = [problem for override in overrides if (problem := _apply(changed, override))]
+    found: list[str] = []
     try:
         experiment = Experiment(**changed)
     except ConfigError as error:
-        found += error.problems
-    if found:
-        raise ConfigError(report(where, found), found)
+        found = error.problems
+    if typed or found:
+        options = {problem: _blamed(problem, overrides) for problem in found}
+        said = [f"{option}: {problem}" if (option := options[problem]) else problem for problem in found]
+        only_typed = len([*typed, *found]) == 1 and (typed or options[found[0]])
+        message = [*typed, *said][0] if only_typed else report(where, [*typed, *said])
+        raise ConfigError(message, [*typed, *found])
     return experiment
+
+
+def _blamed(problem: str, overrides: Iterable[str]) -> str | None:
+    """Return the option whose key a mistake begins with; None where the mistake is in the file, or in both together.
+
+    >>> _blamed("client.learning_rate = -1: input should be greater than 0", ["seed=1", "client.learning_rate=-1"])
+    '--set client.learning_rate=-1'
+    """
+    words = problem.removeprefix("unknown key ")
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        if key and words.startswith(key) and not words[len(key) :][:1].isidentifier():
+            return f"--set {override}"
+    return None
 
 
 def make_way(document: dict[str, Any], overrides: Iterable[str]) -> None:

@@ -82,11 +82,36 @@ OTHER_FORMATS = {
 _HEAD = 1 << 16
 _SQUAD = re.compile(rb'"data"\s*:\s*\['), re.compile(rb'"paragraphs"\s*:\s*\[')
 _LEAF = re.compile(rb'\{\s*"users"\s*:\s*\[[^]]*(\]\s*,\s*"(num_samples|hierarchies)"|$)')
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
+"""A path may have lost one of the two slashes; a single letter before the colon is a drive."""
 
 
 def suffix_of(path: Path) -> str:
     """Return the ending that tells what kind of file this is, in lower case, without ``.gz``."""
     return Path(path.name.lower().removesuffix(".gz")).suffix
+
+
+def refuse_address(path: Path) -> None:
+    """Refuse an address, such as ``s3://bucket/x.csv``, in the place of a path.
+
+    Raises:
+        DataError: It is one; the message says how to fetch what is there.
+    """
+    found = _ADDRESS.match(str(path))
+    if found is None:
+        return
+    scheme, rest = found[1].lower(), found[2]
+    if scheme in ("hf", "datasets"):
+        name = "/".join(rest.removeprefix("datasets/").split("/")[:2])
+        how = f"hf download --repo-type dataset {name} --local-dir FOLDER"
+    else:
+        how = {"s3": f"aws s3 cp s3://{rest} .", "gs": f"gcloud storage cp gs://{rest} ."}.get(
+            scheme, f"curl -LO {scheme}://{rest}"
+        )
+    raise DataError(
+        f"{scheme}://{rest} is an address, and data are read from this machine's disk: fetch them first ({how}), and "
+        "give the path of the file or folder"
+    )
 
 
 def file_rows(

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fednlp.data.files import file_rows
+from fednlp.data.files import file_rows, refuse_address
 from fednlp.data.readers.csv_files import DELIMITER_NAMES, DELIMITERS
 from fednlp.data.readers.json_files import JSON_LINES, json_objects
 from fednlp.data.store import Fault, Located
@@ -41,6 +41,7 @@ def read_records(
         DataError: There is no such file; or, when the rows are read, what is wrong in which line.
     """
     if not path.is_file():
+        refuse_address(path)
         near = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(f"there is no file {path}: {did_you_mean(path.name, near)}give one that exists")
     rows = file_rows(path, None, configured)

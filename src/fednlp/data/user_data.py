@@ -17,6 +17,7 @@ from fednlp.data.files import (
     joined_rows,
     parallel_files,
     parallel_rows,
+    refuse_address,
     suffix_of,
 )
 from fednlp.data.folders import folder_rows
@@ -164,6 +165,7 @@ def open_path(path: Path, reading: Reading) -> OpenedSet:
         assert train is not None
         return OpenedSet(train, held)
     if not path.exists():
+        refuse_address(path)
         siblings = [one.name for one in path.parent.iterdir()] if path.parent.is_dir() else []
         raise DataError(
             f"there is no {path}: {did_you_mean(path.name, siblings)}give a file or a folder that exists"

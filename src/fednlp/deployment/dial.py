@@ -13,7 +13,7 @@ from fednlp.deployment.ca import SERVER_NAME
 from fednlp.deployment.certificates import Material, fingerprint, show
 from fednlp.deployment.findings import GOOD, WARNING, WRONG, Finding, certificate_dates
 from fednlp.deployment.invitations import is_invitation
-from fednlp.deployment.links.proxy import proxy_for
+from fednlp.deployment.links.proxy import proxy_for, why_no_proxy
 from fednlp.deployment.names import broker_scheme
 from fednlp.formatting.safe_text import clean
 
@@ -131,7 +131,7 @@ def through_proxy(connection: socket.socket, proxy: str | None, address: str) ->
         address: The server's.
     """
     if proxy is None:
-        return Finding("proxy", GOOD, "none is used (HTTPS_PROXY is not set, or NO_PROXY names the server)")
+        return Finding("proxy", GOOD, f"none is used ({why_no_proxy(address)})")
     parts = urlsplit(proxy)
     request = f"CONNECT {address} HTTP/1.1\r\nHost: {address}\r\n{_login(parts)}\r\n"
     try:

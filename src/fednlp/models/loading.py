@@ -13,11 +13,15 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.errors import FednlpError, ModelError
+from fednlp.formatting.safe_text import clean
 from fednlp.models.folder_bounds import folder_config, within_bounds, without_hub
 from fednlp.models.registry import ALL_NAMES, LSTM
 
 _DRAWING = ("uniform_", "normal_", "kaiming_uniform_")
 """Functions of ``torch.nn.init`` that a mode is asked about; the others draw by methods of tensors."""
+
+_PLACEHOLDER = b"version https://git-lfs.github.com/spec/"
+_LARGEST_PLACEHOLDER = 1024
 
 
 def load_pretrained(auto: Any, source: str, **options: Any) -> Any:
@@ -32,7 +36,7 @@ def load_pretrained(auto: Any, source: str, **options: Any) -> Any:
 
     Raises:
         ModelError: The configuration asks for kernels of a hub repository, names another model, or has a size beyond
-            all models.
+            all models; or the weights are quantised.
         ValueError: The model needs code of its own; :func:`explain_load_errors` reports that in one line.
     """
     if not Path(source).is_dir():
@@ -43,6 +47,7 @@ def load_pretrained(auto: Any, source: str, **options: Any) -> Any:
         with without_hub(), within_bounds():
             loaded = auto.from_pretrained(source, trust_remote_code=False, local_files_only=True, **options)
     _refuse_kernels(loaded, source)
+    _refuse_quantised(loaded, source)
     return loaded
 
 
@@ -130,6 +135,60 @@ def _refuse_kernels(config: Any, source: str) -> None:
         )
 
 
+def _refuse_quantised(config: Any, source: str) -> None:
+    """Refuse weights of a few bits: they are read by libraries of their own, and cannot be trained."""
+    from transformers import PretrainedConfig
+
+    found = getattr(config, "quantization_config", None) if isinstance(config, PretrainedConfig) else None
+    if not found:
+        return
+    options = found if isinstance(found, dict) else vars(found)
+    method = str(getattr(options.get("quant_method"), "value", options.get("quant_method") or "bitsandbytes"))
+    raise ModelError(
+        f"the weights in {source} are quantised ({clean(method)[:40]}: quantization_config in its config.json), and "
+        "float32 weights are trained: give the checkpoint that was quantised, in float32, float16 or bfloat16"
+    )
+
+
+def _refuse_placeholders(folder: Path) -> None:
+    """Refuse a folder in which a small text of git-lfs stands in the place of a file."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if path.is_file() and path.stat().st_size < _LARGEST_PLACEHOLDER:
+            with path.open("rb") as file:
+                if file.read(len(_PLACEHOLDER)) == _PLACEHOLDER:
+                    raise ModelError(
+                        f"{path} is a placeholder of git-lfs and not the file itself: run git lfs pull in the clone, "
+                        "or copy the folder with its large files"
+                    )
+
+
+def refuse_unusable(model: Any, source: str) -> None:
+    """Refuse a model that was loaded and cannot be trained, whatever its data.
+
+    Raises:
+        ModelError: It reads no tokens, its weights are all zero, or some are no finite numbers.
+    """
+    try:
+        model.get_input_embeddings()
+    except NotImplementedError:
+        raise ModelError(
+            f"{model.config.model_type} models have no table of token embeddings (they read characters), and fednlp "
+            "trains models that have one: use another, e.g. bert-tiny"
+        ) from None
+    parameters = [(name, one) for name, one in model.named_parameters() if not one.is_meta]
+    for name, one in parameters:
+        # A sum is cheaper than a look at each number, and not finite where one of them is not.
+        if not one.detach().sum().isfinite() and (broken := int((~one.detach().isfinite()).sum())):
+            raise ModelError(
+                f"the model in {source} is damaged: {broken:,} of the {one.numel():,} weights of {name} are not finite "
+                "(NaN or infinity): fetch it again, or give the checkpoint before it diverged"
+            )
+    if parameters and not any(bool(one.detach().any()) for _, one in parameters if one.dim() > 1):
+        raise ModelError(
+            f"the model in {source} is damaged: all its weights are zero: fetch or save it again"
+        )
+
+
 def silence_transformers() -> None:
     """Keep transformers' own banners, bars and reports off the screen."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -158,6 +217,7 @@ def explain_load_errors(source: str) -> Iterator[None]:
     """
     silence_transformers()
     try:
+        _refuse_placeholders(Path(source))
         _register_lstm(source)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -18,6 +18,7 @@ from fednlp.models.loading import (
     empty_model,
     explain_load_errors,
     load_pretrained,
+    refuse_unusable,
     silence_transformers,
     without_draws,
     without_memory,
@@ -157,12 +158,14 @@ def pretrained_model(
                     f"[model.peft] adapts a pretrained model, and {source} has no weights: leave it out"
                 )
             model: nn.Module = empty_model(auto, config, dtype=torch.float32)
+            refuse_unusable(model, source)
             return model
         with without_memory(), torch_stream(0, "architecture"):
             plan = empty_model(auto, config)
         require_weights(plan, source)
         model, report = _loaded(auto, source, config)
         _refuse_resized(model, model_class, [key for key, *_ in report["mismatched_keys"]])
+        refuse_unusable(model, source)
         if require_head:
             _refuse_headless(model, source, report["missing_keys"], model_class == "AutoModelForCausalLM")
         for name, parameter in plan.named_parameters():

@@ -9,7 +9,7 @@ from glob import has_magic
 from itertools import count
 from pathlib import Path
 
-from fednlp.data.files import SUFFIXES, TABLES, parallel_files, suffix_of
+from fednlp.data.files import SUFFIXES, TABLES, parallel_files, refuse_address, suffix_of
 from fednlp.data.folders import is_system_entry
 from fednlp.data.readers.hf_datasets import is_saved
 from fednlp.data.readers.text_io import data_errors
@@ -51,6 +51,8 @@ def silo_paths(
         DataError: A pattern fits nothing or goes through too many files, a folder holds silos and something else, or
             the names of files leave open what is a test set.
     """
+    for path in [given] if isinstance(given, Path) else given:
+        refuse_address(path)
     if not isinstance(given, Path):
         paths = [one for path in given for one in (_matching(path) if _is_pattern(path) else [path])]
         return grouped_splits(paths, paths[0].parent, named=True)

@@ -33,6 +33,16 @@ def cut_by_size(sent: Iterable[int]) -> bool:
     return len(last) == CUTS and min(last) >= _FEWEST and max(last) <= 2 * min(last)
 
 
+def why_no_proxy(address: str) -> str:
+    """Return why :func:`proxy_for` names none."""
+    if not getproxies().get("https"):
+        return "HTTPS_PROXY is not set"
+    host = address.rpartition(":")[0].strip("[]")
+    if host in _LOOPBACK:
+        return f"HTTPS_PROXY is set, and is not for {host}, which is this machine"
+    return "HTTPS_PROXY is set, and NO_PROXY names the server"
+
+
 def cut_regularly(seconds: Iterable[float]) -> bool:
     """Return whether the last connections were all cut after the same time, as proxies and firewalls do.
 
