@@ -25,6 +25,7 @@ from fednlp.reports.describe import (
 )
 from fednlp.reports.document import Block, Code, Document, Fold, Grid, KeyValues, Picture, ReportSection, Text
 from fednlp.reports.groups import Groups, differing, group_runs, metric_of, settings, without_seeds
+from fednlp.reports.headline import headline_blocks
 from fednlp.reports.plots import shown_parts
 from fednlp.reports.read import COUNTS, Run, trivial_baseline
 from fednlp.reports.render import cell_text, grid, leaders
@@ -62,6 +63,7 @@ def build(runs: Sequence[Run], target: float | None = None, tuning: Table | None
     table = compare_table(groups)
     best, why = best_row(groups, table)
     sections = [
+        ReportSection("Who gains", headline_blocks(groups, best.label)),
         ReportSection("Results", list(_results(groups, table))),
         ReportSection("Learning curves", list(_learning(groups))),
         ReportSection("Labels", list(label_blocks(groups))),

@@ -39,7 +39,7 @@ def clients_table(groups: Groups) -> Table | None:
     if not runs or len(runs[0].clients) > MOST_CLIENTS:
         return None
     first, metric = runs[0].clients, metric_of(groups)
-    alike = {label: [run for run in found if _same(run, runs[0])] for label, found in groups.items()}
+    alike = {label: [run for run in found if same_clients(run, runs[0])] for label, found in groups.items()}
     scores = {title: stats for label, found in alike.items() for title, stats in _scores(label, found)}
     kind: ColumnKind = "share" if is_share(metric) else "plain"
     columns = [
@@ -67,7 +67,7 @@ def client_names(clients: ClientTable) -> list[str]:
     return [name or str(number) for name, number in zip(clients.names, clients.ids, strict=True)]
 
 
-def _same(run: Run, first: Run) -> bool:
+def same_clients(run: Run, first: Run) -> bool:
     """Return whether two runs have the same clients; without names, those of one draw are not those of another."""
     one, other = run.clients, first.clients
     draws = {each.setting("partition.seed", each.seed) for each in (run, first)}
