@@ -298,6 +298,11 @@ def test_compare(fednlp: Type, toml: Path) -> None:
     assert runs == {f"{name}-seed0" for name in ("fedavg", "fedopt", "centralised", "local")}
     for name in ("fedavg", "fedopt", "centralised", "local"):
         assert name in result.out.lower()
+    *_, page = result.out.splitlines()
+    assert page.startswith("cmp/report/report.html (and ")
+    finished = [line for line in result.out.splitlines() if ": finished, " in line]
+    assert len(finished) == 4
+    assert "round 1/" not in result.out
     suffixes = {path.suffix for path in Path("cmp/report").rglob("*") if path.is_file()}
     assert {".html", ".md", ".csv", ".tex", ".png"} <= suffixes
 
@@ -311,9 +316,12 @@ def test_compare(fednlp: Type, toml: Path) -> None:
         2,
         "--out",
         "cmp",
+        "--verbose",
     ]
     again = fednlp("compare", toml, *options)
     assert again.code == 0, again
+    assert "tiny/fedprox-seed1: round 1/" in again.out
+    assert "cmp/report/table.csv" in again.out
     assert result.out.count("data: texts read as") == again.out.count("data: texts read as") == 1
     assert "3 of 8 runs done already" in again.out
     assert {path: path.stat().st_mtime_ns for path in before} == before
@@ -539,16 +547,16 @@ def test_a_split_has_the_cohort_of_its_experiment_at_most_all_clients(
 def test_report(fednlp: Type, toml: Path) -> None:
     fednlp("run", toml, "--out", "one")
     fednlp("run", toml, "--out", "two", "--set", "algorithm.name=fedopt")
-    result = fednlp("report", "one", "two", "--out", "report")
+    result = fednlp("report", "one", "two", "--out", "report", "--verbose", "--figures", "pdf,svg")
     assert result.code == 0
     written = [Path(line) for line in result.out.splitlines()]
-    assert {".html", ".md"} <= {path.suffix for path in written}
+    assert {".html", ".md", ".pdf", ".svg"} <= {path.suffix for path in written}
     page = next(path for path in written if path.suffix == ".html").read_text()
     assert "<svg" in page
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page), (
         "the page asks for something elsewhere"
     )
-    assert fednlp("report", "one").code == 0
+    assert fednlp("report", "one").out.startswith("one/report/report.html (and ")
     assert list(Path("one/report").glob("*.html"))
 
 
@@ -802,8 +810,9 @@ def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
     )
     result = fednlp(*words)
     assert result.code == 0
-    for part in ("one, accuracy", "other, accuracy", "Without", "across-global.csv", "across-personal.tex"):
+    for part in ("one, accuracy", "other, accuracy", "Without", "across-global.txt (and 9 files"):
         assert part in result.out
+    assert Path("out/across-personal.tex").is_file()
     with (Path("out") / "across-global.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["experiment"] for row in rows] == ["one, accuracy", "other, accuracy"]

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from fednlp.formatting.safe_text import clean, text_of_csv
 from fednlp.reports import render
 from fednlp.reports.render import (
     cell_text,
+    fitting,
+    grid,
     latex_escape,
     to_csv,
     to_json,
@@ -140,16 +143,26 @@ def test_markdown_is_one_line_a_row_with_as_many_cells_as_heads(table: Table) ->
 
 
 def test_latex_of_a_small_table() -> None:
-    assert to_latex(small("Fed_Avg & co")) == (
+    table = small("Fed_Avg & co")
+    worse = {**table.rows[0].cells, "global": Stat((0.3, 0.3))}
+    alone = {**table.rows[0].cells, "global": Stat((0.9, 0.9))}
+    rows = (*table.rows, TableRow("worse", None, 2, worse), TableRow("alone", "local", 2, alone))
+    assert to_latex(replace(table, rows=rows), "clients") == (
+        "\\begin{table}\n"
+        "\\centering\n"
+        "\\caption{Accuracy in \\%.}\n"
+        "\\label{tab:clients}\n"
         "\\begin{tabular}{lrrrrrr}\n"
         "\\toprule\n"
         "Algorithm & Global test & Loss & Sent & Time & Rounds & Seeds \\\\\n"
         "\\midrule\n"
-        "Fed\\_Avg \\& co & 51.0 \\ensuremath{\\pm} 1.4 & 1.250 & 6.18 GB & -- & 20--22 & 2 \\\\\n"
+        "Fed\\_Avg \\& co & \\textbf{51.0 \\ensuremath{\\pm} 1.4} & 1.250 & 6.18 GB & -- & 20--22 & 2 \\\\\n"
+        "worse & 30.0 \\ensuremath{\\pm} 0.0 & 1.250 & 6.18 GB & -- & 20--22 & 2 \\\\\n"
+        "alone & 90.0 \\ensuremath{\\pm} 0.0 & 1.250 & 6.18 GB & -- & 20--22 & 2 \\\\\n"
         "\\bottomrule\n"
         "\\end{tabular}\n"
-        "\\par\\smallskip\\footnotesize Accuracy in \\%.\n"
         "\\par\\smallskip\\footnotesize a note\n"
+        "\\end{table}\n"
     )
 
 
@@ -191,6 +204,32 @@ def test_the_terminal_shows_names_as_they_are_and_dims_baselines() -> None:
     assert "51.0 ± 1.4" in text
     (dimmed,) = (line for line in console.export_text(styles=True).splitlines() if "ref" in line)
     assert "\x1b[2m" in dimmed
+
+
+@settings(deadline=None)
+@given(tables, st.integers(1, 120))
+def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_cell(table: Table, width: int) -> None:
+    from rich.console import Console
+
+    shown, hidden = fitting(table, width)
+    assert [*shown.columns] == [*table.columns[: len(shown.columns)]]
+    assert hidden == [column.heading for column in table.columns[len(shown.columns) :]]
+    widest = [max(map(len, [*head.split(), *cells])) for head, *cells in zip(*flat(shown), strict=True)]
+    if sum(one + 3 for one in widest) + 1 > width:  # the first column is always shown
+        assert len(shown.columns) == 1
+        return
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    console.print(to_rich(shown))
+    lines = console.file.getvalue()  # type: ignore[attr-defined]
+    assert max(map(len, lines.splitlines())) <= width
+    for column in zip(*grid(shown)[1], strict=True):
+        for cell in column[1:]:
+            assert cell in lines
+
+
+def flat(table: Table) -> tuple[list[str], ...]:
+    heads, rows = grid(table)
+    return (heads, *rows)
 
 
 def test_all_formats_are_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from fednlp.errors import DamagedError
 from fednlp.reports.charts import draw
 from fednlp.reports.plots import against_simulated_seconds, learning_curves
 from fednlp.reports.read import ClientTable, Run
-from fednlp.reports.style import png
+from fednlp.reports.style import image
 from fednlp.reproduction import Request, reproduce
 from fednlp.reproduction.changed import with_same_settings
 from fednlp.reproduction.curves import charts_of, found_curves
@@ -324,7 +324,7 @@ def test_curves_of_any_allowed_size_are_drawn() -> None:
     for by in ("round", "simulated time"):
         of = paper(curves_by=by)
         ((picture, chart),) = charts_of(of, of.entries[0], {NAMES["a", 0]: far, NAMES["a", 1]: far})
-        assert png(draw(chart)).startswith(b"\x89PNG")
+        assert image(draw(chart)).startswith(b"\x89PNG")
         assert picture.caption.isprintable()
 
 

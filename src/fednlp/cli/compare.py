@@ -68,12 +68,16 @@ def compare(
             help="With --tune: the fewest rounds after which trials are compared; if left out, as few as halving needs."
         ),
     ] = None,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", help="A line a round, and the name of every file that is written.")
+    ] = False,
 ) -> None:
     """Compare algorithms and baselines over seeds; finished runs are not repeated.
 
     Several experiments, of one task or of several, give a table each and one of all.
     """
     from fednlp import config
+    from fednlp.cli.tables import show_written
     from fednlp.config.experiment_paths import matching
 
     overrides = [*(changes or []), *([f"model.name_or_path={json.dumps(model)}"] if model else [])]
@@ -82,7 +86,9 @@ def compare(
     loaded = [config.load(one, given, full) for one, given in zip(named, own, strict=True)]
     _require_different([one.name for one in loaded])
     comparisons = [
-        _Comparison(one, given, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded), jobs)
+        _Comparison(
+            one, given, _methods(one, algorithms), _names(baselines), seeds, out, len(loaded), jobs, verbose
+        )
         for one, given in zip(loaded, own, strict=True)
     ]
     search = _search_options(tune, trials, tune_rounds, tune_from)
@@ -91,14 +97,13 @@ def compare(
     for comparison in comparisons:
         _say_what_is_kept(comparison)
     found: dict[str, Groups] = {}
-    pages: list[Path] = []
+    pages: list[list[Path]] = []
     for comparison in comparisons:
         found[comparison.experiment.name], written = _compared(comparison, search)
-        pages += written
-    pages += _across(found, out or Path("runs"))
-    for path in pages:
-        if path.suffix != ".png":
-            print(path)
+        pages.append(written)
+    pages.append(_across(found, out or Path("runs")))
+    for paths in filter(None, pages):
+        show_written(paths, verbose)
 
 
 @dataclass(frozen=True)
@@ -114,6 +119,7 @@ class _Comparison:
         out: The folder that the user names, if any.
         experiments: Number of experiments that are compared by the command; of several, each has a folder in ``out``.
         jobs: Runs that are done at once.
+        verbose: Whether each round has a line.
     """
 
     experiment: "Experiment"
@@ -124,6 +130,7 @@ class _Comparison:
     out: Path | None
     experiments: int
     jobs: int
+    verbose: bool
 
     @property
     def folder(self) -> Path:
@@ -182,7 +189,7 @@ def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups,
     from fednlp.simulation.search_result import tuning_table
 
     experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
-    with Console(again="run the same command again") as console:
+    with Console(again="run the same command again", verbose=comparison.verbose) as console:
         same_data = SameData()
         tuned = _tuned(comparison, search, console, same_data)
         chosen = {method: result.chosen for method, result in tuned.items()}
@@ -202,12 +209,12 @@ def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups,
         groups.setdefault(algorithm_title(planned.method), []).append(read_run(planned.folder))
     report, trials = comparison.folder / "report", tuning_table(tuned) if tuned else None
     if trials is not None:
-        show_table(trials)
-    show_table(compare_table(groups))
+        show_table(trials, str(report / "tuning.txt"))
+    show_table(compare_table(groups), str(report / "table.txt"))
     pages = write_report([planned.folder for planned in runs], report, tuning=trials)
-    by_client = clients_table(groups)
+    by_client = clients_table(groups) if comparison.verbose else None
     if by_client is not None:
-        show_table(by_client)
+        show_table(by_client, str(report / "clients.txt"))
     return groups, pages
 
 
@@ -222,7 +229,7 @@ def _across(found: "dict[str, Groups]", folder: Path) -> list[Path]:
     for part in ("global", "personal", "finetuned"):
         table = across_table(found, part)
         if any(cell for row in table.rows for cell in row.cells.values()):
-            show_table(table)
+            show_table(table, str(folder / f"across-{part}.txt"))
             pages += write_table(table, folder, f"across-{part}")
     return pages
 

@@ -1,6 +1,7 @@
 """The console of a run: a line a round, a closing table, a learning curve."""
 
 import math
+import shlex
 import sys
 import time
 import warnings
@@ -15,9 +16,9 @@ from rich.table import Table
 from fednlp.cli.tables import add_scores, clients_table, decile_text, four_digits, show
 from fednlp.config import Experiment
 from fednlp.formatting.safe_text import clean
-from fednlp.formatting.units import human_bytes, human_seconds, metric_title, plural
+from fednlp.formatting.units import human_bytes, human_joules, human_seconds, metric_title, plural
 from fednlp.reports.read import read_run, trivial_baseline
-from fednlp.reports.render import to_rich, to_text
+from fednlp.reports.render import fitting, to_rich, to_text
 from fednlp.reports.round_line import round_score, round_text, round_warnings
 from fednlp.reports.table import Table as ComparisonTable
 from fednlp.runtime.launch import rank_of
@@ -55,10 +56,13 @@ class Console:
     Args:
         again: The command that continues; by default the one that resumes the run directory.
         output: The stream to write to; standard output if left out.
+        verbose: Whether each of several runs has a title and a line a round; else one line when it is finished.
     """
 
-    def __init__(self, again: str | None = None, output: RichConsole | None = None) -> None:
-        self._again = again
+    def __init__(
+        self, again: str | None = None, output: RichConsole | None = None, *, verbose: bool = False
+    ) -> None:
+        self._again, self.verbose = again, verbose
         self._folder: Path | None = None
         self.output = output or RichConsole(stderr=False, highlight=False)
         self._progress = Progress(
@@ -74,6 +78,8 @@ class Console:
         self._metric = "accuracy"
         self._at_sites = False
         self._curve: list[tuple[int, float]] = []
+        self._parts: dict[str, float] = {}
+        self._whole = 0
 
     def log(self, text: str) -> None:
         """Print a sentence."""
@@ -91,28 +97,54 @@ class Console:
         self.begin()
 
     def of_run(self, name: str) -> "RunLines":
-        """Return the callback of one of several runs at once, which share the bar.
+        """Return the callback of one of several runs, which share the bar.
 
         Args:
             name: What its lines begin with.
         """
         return RunLines(self, name)
 
-    def beside(self, folder: Path) -> None:
-        """Show the bar of several runs, one of which begins in a folder."""
-        self._folder = folder
+    def show_part(self, name: str, part: float, text: str, folder: Path | None = None) -> None:
+        """Move the bar of several runs by a part of one of them.
+
+        Args:
+            name: Of the run.
+            part: How much of it is done, 0 to 1.
+            text: Stands before the bar.
+            folder: The run directory, when it begins.
+        """
+        self._folder = folder or self._folder
         if self._task is None:
             self.begin()
+        if self._task is not None:
+            self._parts[name] = part
+            self._progress.update(
+                self._task, completed=self._whole + sum(self._parts.values()), description=clean(text)
+            )
+
+    def end_part(self, name: str) -> None:
+        """Leave a finished run to the count of whole ones, which :meth:`on_progress` gets."""
+        self._parts.pop(name, None)
 
     def print_title(self, text: str) -> None:
         """Print the title of a run."""
         self.output.print(clean(text), style="bold", markup=False, soft_wrap=True)
 
-    def print_round(self, text: str, line: dict[str, Any]) -> None:
-        """Print a round's line, and what went wrong in it."""
-        self._progress.console.print(text, markup=False, soft_wrap=True)
+    def print_round(self, text: str | None, line: dict[str, Any], name: str = "") -> None:
+        """Print what went wrong in a round, after its line.
+
+        Args:
+            text: The line; None for none.
+            line: Of ``rounds.jsonl``.
+            name: Of the run, where the line does not name it.
+        """
+        if text is not None:
+            self._progress.console.print(text, markup=False, soft_wrap=True)
+        where = (
+            "  warning: " if text is not None or not name else f"  {name}, round {line['round']}, warning: "
+        )
         for warning in round_warnings(line):
-            self._progress.console.print(clean(f"  warning: {warning}"), style="yellow", markup=False)
+            self._progress.console.print(clean(where + warning), style="yellow", markup=False)
 
     def begin(self) -> None:
         """Show a bar, which :meth:`on_progress` moves."""
@@ -124,7 +156,9 @@ class Console:
         """Move the bar of what is in progress; ``of`` is None where its end is not known."""
         if self._task is not None:
             count = f"{done:,}" if of is None else f"{done}/{of}"
-            self._progress.update(self._task, completed=done, total=of, description=what, count=count)
+            self._whole = done
+            completed = done + sum(self._parts.values())
+            self._progress.update(self._task, completed=completed, total=of, description=what, count=count)
 
     def on_round(self, line: dict[str, Any], left: float | None) -> None:
         """Print the round's line."""
@@ -153,6 +187,7 @@ class Console:
             text = f"check: {check['sentence']}; {check['advice']}"
             self.output.print(clean(text), style="yellow", markup=False, soft_wrap=True)
         self.output.print(f"run directory: {run.folder}", markup=False, soft_wrap=True)
+        self.output.print(f"next: fednlp report {shlex.quote(str(run.folder))}", markup=False, soft_wrap=True)
 
     def close(self) -> None:
         """Remove the bar."""
@@ -259,10 +294,10 @@ class CellConsole(Console):
 
 
 class RunLines:
-    """The callback of one of several runs at once: a line for each round, and one at the end.
+    """The callback of one of several runs: it moves their bar, and prints a line when the run is finished.
 
     Args:
-        console: Where it prints.
+        console: Where it prints; if that is verbose, a title and a line for each round too.
         name: Of the run.
     """
 
@@ -272,27 +307,36 @@ class RunLines:
         self._rounds, self._metric = 0, ""
 
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
-        """Print the title of the run."""
+        """Begin with the bar."""
         self._rounds, self._metric = rounds, metric_of(run)
-        self._console.print_title(f"{self._name}: {title(run, experiment, rounds, done)}")
-        self._console.beside(run.folder)
+        if self._console.verbose:
+            self._console.print_title(f"{self._name}: {title(run, experiment, rounds, done)}")
+        self._show(done, run.folder)
 
     def on_progress(self, done: int, of: int | None, what: str) -> None:
         """Leave the bar to all runs."""
 
     def on_round(self, line: dict[str, Any], left: float | None) -> None:
-        """Print the round's line."""
+        """Move the bar, and print what went wrong in the round."""
         text = round_text(line, self._rounds, self._metric, left)
-        self._console.print_round(f"{self._name}: {text}", line)
+        self._console.print_round(
+            f"{self._name}: {text}" if self._console.verbose else None, line, self._name
+        )
+        self._show(line["round"])
 
     def finished(self, run: RunDir, summary: dict[str, Any]) -> None:
         """Print the score, and how long it took."""
+        self._console.end_part(self._name)
         scores = (summary["evaluation"].get(part, {}) for part in ("global", "federated", "personal"))
         score = next((one[self._metric] for one in scores if one.get(self._metric) is not None), None)
         text = "" if score is None else f"{metric_title(self._metric)} {four_digits(score)}, "
         self._console.log(f"{self._name}: finished, {text}{human_seconds(summary['seconds'])}")
         for check in summary.get("checks", ()):
             self._console.log(f"{self._name}: check: {check['sentence']}")
+
+    def _show(self, done: int, folder: Path | None = None) -> None:
+        text = f"{self._name}: round {done}/{self._rounds}"
+        self._console.show_part(self._name, done / (self._rounds or 1), text, folder)
 
 
 def title(run: RunDir, experiment: Experiment, rounds: int, done: int) -> str:
@@ -312,13 +356,21 @@ def metric_of(run: RunDir) -> str:
     return metric
 
 
-def show_table(table: ComparisonTable) -> None:
-    """Print a comparison: framed on a terminal, plain text into a pipe, where nothing may cut a line."""
+def show_table(table: ComparisonTable, where: str = "the table's files") -> None:
+    """Print a comparison: framed on a terminal, plain text into a pipe, where nothing may cut a line.
+
+    Args:
+        table: The comparison.
+        where: Names what has the columns for which the terminal is too narrow.
+    """
     output = RichConsole()
-    if output.is_terminal:
-        output.print(to_rich(table))
-    else:
+    if not output.is_terminal:
         print(to_text(table))
+        return
+    shown, hidden = fitting(table, output.width)
+    output.print(to_rich(shown))
+    if hidden:
+        print(f"for which this window is too narrow: {', '.join(hidden)} (in {where})")
 
 
 def closing_table(summary: dict[str, Any]) -> Table:
@@ -347,11 +399,16 @@ def closing_table(summary: dict[str, Any]) -> Table:
     table.add_row(
         "sent up / down", f"{human_bytes(summary['bytes_up'])} / {human_bytes(summary['bytes_down'])}"
     )
+    if "simulated_seconds" in summary:
+        joules = summary.get("energy_joules")
+        energy = "energy not known" if joules is None else human_joules(joules)
+        table.add_row("simulated time", f"{human_seconds(summary['simulated_seconds'])}, {energy}")
     if "client_memory_bytes" in summary:
         table.add_row("memory a client", f"{human_bytes(summary['client_memory_bytes'])} (predicted)")
     if "secure" in summary:
         table.add_row(*_secure_row(summary))
-    table.add_row("rounds, time", f"{summary['rounds']}, {human_seconds(summary['seconds'])}")
+    here = " on this machine" if "simulated_seconds" in summary else ""
+    table.add_row("rounds, time", f"{summary['rounds']}, {human_seconds(summary['seconds'])}{here}")
     if "privacy" in summary:
         table.add_row("privacy of clients", _privacy_text(summary["privacy"]))
     if "staleness" in summary:

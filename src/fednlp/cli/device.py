@@ -17,29 +17,25 @@ app = typer.Typer(
 def device(context: typer.Context) -> None:
     """Profiles of devices: how long one takes for an example, and what it draws."""
     if context.invoked_subcommand is None:
-        listed()
+        listed(sources=False)
 
 
 @app.command("list")
-def listed() -> None:
-    """List the profiles that come with fednlp or were saved here, and where their figures come from."""
+def listed(
+    sources: Annotated[
+        bool, typer.Option("--sources", help="Say of each profile where its figures come from.")
+    ] = False,
+) -> None:
+    """List the profiles that come with fednlp or were saved here."""
     from rich.console import Console as RichConsole
     from rich.table import Table
 
     from fednlp.costs import load_profile, profile_names
     from fednlp.costs.devices import saved_profiles
-    from fednlp.formatting.units import DASH, human_bytes
+    from fednlp.formatting.units import human_bytes
 
     output = RichConsole(highlight=False)
-    table = Table(
-        "name",
-        "training, s an example",
-        "inference, s an example",
-        "watts",
-        "memory",
-        box=None,
-        pad_edge=False,
-    )
+    table = Table("name", "training", "inference", "watts", "memory", box=None, pad_edge=False)
     profiles = [load_profile(name) for name in (*profile_names(), *saved_profiles())]
     for profile in profiles:
         watts = [f"{w:g}" for w in (profile.watts_computing, profile.watts_sending) if w is not None]
@@ -47,18 +43,25 @@ def listed() -> None:
             profile.name,
             _seconds(profile.training.models),
             _seconds(profile.inference.models),
-            ", ".join(watts) or DASH,
-            DASH if profile.memory is None else human_bytes(profile.memory),
+            ", ".join(watts) or _UNKNOWN,
+            _UNKNOWN if profile.memory is None else human_bytes(profile.memory),
         )
     output.print(table)
-    for profile in profiles:
+    output.print("training, inference: seconds an example; watts: computing, sending", style="dim")
+    for profile in profiles if sources else []:
         output.print(f"\n{profile.name}: {profile.source}", style="dim", markup=False)
+    if not sources:
+        output.print("where the figures come from: fednlp device list --sources", style="dim")
+
+
+_UNKNOWN = "not known"
 
 
 def _seconds(models: Any) -> str:
-    from fednlp.formatting.units import DASH
-
-    return ", ".join(f"{model} {seconds:g}" for model, seconds in models.items()) or DASH
+    by_figures: dict[float, str] = {}
+    for model, seconds in models.items():  # further names of a model have its figure
+        by_figures.setdefault(seconds, model)
+    return ", ".join(f"{model} {seconds:g}" for seconds, model in by_figures.items()) or _UNKNOWN
 
 
 @app.command("measure")

@@ -93,13 +93,20 @@ def report(
     target: Annotated[
         float | None, typer.Option(help="A value of the metric: the report says what it cost to reach it.")
     ] = None,
+    figures: Annotated[
+        str, typer.Option(help="Forms of the figures beside PNG: pdf, svg, with a comma between.")
+    ] = "",
+    verbose: Annotated[bool, typer.Option("--verbose", help="Name every file that is written.")] = False,
 ) -> None:
     """Write one self-contained HTML page, and Markdown, about one or several runs."""
+    from fednlp.cli.tables import show_written
     from fednlp.reports import write_report
     from fednlp.reports.comparison import lacks_trials
 
-    for path in write_report(runs, out or runs[0] / "report", target):
-        print(path)
+    forms = [form.strip() for form in figures.split(",") if form.strip()]
+    if not {*forms} <= {"png", "pdf", "svg"}:
+        raise ConfigError(f"--figures {figures}: choose from pdf, svg")
+    show_written(write_report(runs, out or runs[0] / "report", target, figures=forms), verbose)
     for folder in filter(lacks_trials, runs):
         print(
             f"the trials in {folder / 'tuning'} are not shown: their table comes with the report that fednlp compare "

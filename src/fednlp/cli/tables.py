@@ -53,6 +53,21 @@ class _Harmless:
             yield Segment(text if text == "\n" else clean(text), style, control)
 
 
+def show_written(paths: Sequence[Path], verbose: bool) -> None:
+    """Print the page of a report, and how many files lie beside it; or each file by its path.
+
+    Args:
+        paths: What was written, the page first.
+        verbose: Whether each file is named.
+    """
+    if verbose:
+        for path in paths:
+            print(path)
+        return
+    page, *others = paths
+    print(f"{page} (and {plural(len(others), 'file')} beside it)" if others else page)
+
+
 def show_profile(folder: Path) -> None:
     """Print where the time of a run's workers went; nothing for a run without a profile."""
     workers = profile_of(read_run(folder))

@@ -6,6 +6,7 @@ from fednlp.formatting.safe_text import clean as clean
 
 _STEPS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _CLOCK = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
+_ENERGY = (("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
 _PLAIN_METRICS = ("loss", "perplexity", "bleu", "mse")
 _CORRELATIONS = ("mcc", "pearson", "spearman")
 
@@ -82,6 +83,24 @@ def time_unit(seconds: float) -> tuple[str, float]:
     (('s', 1.0), ('min', 60.0))
     """
     return next(((name, size) for name, size in _CLOCK if abs(seconds) >= 2 * size), _CLOCK[-1])
+
+
+def joules_unit(joules: float) -> tuple[str, float]:
+    """Return the unit that suits so much energy, and its size in joules.
+
+    >>> joules_unit(75_900), joules_unit(12)
+    (('kJ', 1000.0), ('J', 1.0))
+    """
+    return next(((name, size) for name, size in _ENERGY if abs(joules) >= size), _ENERGY[-1])
+
+
+def human_joules(joules: float) -> str:
+    """Return energy in the unit that suits it, three digits.
+
+    >>> human_joules(75_900), human_joules(12)
+    ('75.9 kJ', '12 J')
+    """
+    return _in_unit(joules, *joules_unit(joules))
 
 
 def human_bytes(value: float) -> str:

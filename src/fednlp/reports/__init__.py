@@ -38,6 +38,7 @@ def write_report(
     out: str | Path,
     target: float | None = None,
     tuning: Table | None = None,
+    figures: Sequence[str] = (),
 ) -> list[Path]:
     """Write the report of one or several runs: ``report.html``, ``report.md``, figures and the tables.
 
@@ -49,6 +50,7 @@ def write_report(
             reach it. By default shares of the best final figure are taken.
         tuning: The trials by which the runs' settings were chosen, if they were; by default those that the report in
             the folder of a comparison shows.
+        figures: Forms of the figures beside PNG: ``"pdf"``, ``"svg"``.
 
     Returns:
         The files written, the HTML page first.
@@ -83,4 +85,4 @@ def write_report(
     write(page, html.encode(), REMEDY)
     write(text, markdown.encode(), REMEDY)
     written = [path for stem, table in tables.items() for path in write_table(table, out, stem)]
-    return [page, text, *save_figures(document, out / "figures"), *written]
+    return [page, text, *save_figures(document, out / "figures", ("png", *figures)), *written]

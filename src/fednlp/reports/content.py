@@ -28,7 +28,7 @@ from fednlp.reports.groups import Groups, differing, group_runs, metric_of, sett
 from fednlp.reports.headline import headline_blocks
 from fednlp.reports.plots import shown_parts
 from fednlp.reports.read import COUNTS, Run, trivial_baseline
-from fednlp.reports.render import cell_text, grid, leaders
+from fednlp.reports.render import best_cells, cell_text, grid
 from fednlp.reports.sections.clients import client_blocks
 from fednlp.reports.sections.communication import communication_blocks
 from fednlp.reports.sections.costs import cost_blocks
@@ -45,6 +45,8 @@ _TILES = {
     "personal": "Personal test {metric}",
     "personal_worst_decile": "Worst decile of the clients{unit}",
     "bytes": "Sent, up and down",
+    "simulated_seconds": "Simulated time",
+    "energy_joules": "Energy of the devices",
     "seconds": "Time",
     "rounds": "Rounds",
 }
@@ -70,7 +72,7 @@ def build(runs: Sequence[Run], target: float | None = None, tuning: Table | None
         ReportSection("Clients", list(client_blocks(groups))),
         ReportSection("Bytes and time", list(cost_blocks(groups, target))),
         ReportSection("What was sent", list(communication_blocks(groups))),
-        ReportSection("Where the time went", list(time_blocks(runs))),
+        ReportSection("Where the time went", list(time_blocks(groups))),
         ReportSection("Data and model", list(data_blocks(runs))),
         ReportSection("Partition", list(partition_blocks(runs))),
         ReportSection("Choice of settings", [] if tuning is None else [_tuning(tuning)]),
@@ -105,6 +107,8 @@ def _tiles(groups: Groups, best: TableRow, table: Table) -> list[tuple[str, str]
     }
     if "personal" not in shown_parts({best.label: groups[best.label]}, metric):
         del named["personal"]
+    if best.cells.get("simulated_seconds"):
+        named["seconds"] = "Time on this machine"
     tiles = [
         (named[column.key], cell_text(column, best.cells[column.key]))
         for column in table.columns
@@ -247,10 +251,6 @@ def _value(value: Any) -> str:
     return ", ".join(map(human_number, value)) or DASH if isinstance(value, list) else human_number(value)
 
 
-_HIGHEST = ("global", "federated", "personal", "personal_worst_decile", "finetuned")
-_LEAST = ("bytes", "simulated_seconds")
-
-
 def best_row(groups: Groups, table: Table) -> tuple[TableRow, str]:
     """Return the row of the best method, and in words why it is: by which score, among how many.
 
@@ -277,21 +277,6 @@ def _why(best: TableRow, rivals: Sequence[TableRow], part: str, metric: str) -> 
     seeds = f", mean over {best.seeds} seeds" if best.seeds > 1 else ""
     of = f"best of {len(rivals)} methods by {part} test {metric_title(metric)} after the last round{seeds}"
     return f"{best.label}: {of}{f'; level with it: {others}' if others else ''}."
-
-
-def best_cells(table: Table) -> set[tuple[int, int]]:
-    """Return the cells (row, column) of the grid that show the best figure of the methods; none where all are level.
-
-    What is shown as the same figure is as good. Baselines are left out.
-    """
-    rivals = [number for number, row in enumerate(table.rows) if not row.baseline]
-    found: set[tuple[int, int]] = set()
-    for place, column in enumerate(table.columns, start=1):
-        stats = {n: stat for n in rivals if (stat := table.rows[n].cells[column.key])}
-        if column.key not in _HIGHEST + _LEAST:
-            continue
-        found |= {(number, place) for number in leaders(column, stats, least=column.key in _LEAST)}
-    return found
 
 
 def _mean(row: TableRow, part: str) -> float:

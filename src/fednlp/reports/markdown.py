@@ -19,7 +19,7 @@ from fednlp.reports.document import (
     code_spans,
     page_link,
 )
-from fednlp.reports.style import png
+from fednlp.reports.style import image
 
 REMEDY = "choose another folder with --out"
 
@@ -36,14 +36,16 @@ def to_markdown(document: Document, figures: str = "figures") -> str:
     return "\n".join(parts)
 
 
-def save_figures(document: Document, folder: str | Path) -> list[Path]:
-    """Write every figure of a document as ``<name>.png`` into a folder (made where it is missing)."""
+def save_figures(document: Document, folder: str | Path, forms: Sequence[str] = ("png",)) -> list[Path]:
+    """Write every figure of a document as ``<name>.png``, and in other forms, into a folder (made if missing)."""
     folder = own_folder(Path(folder), REMEDY)
     pictures = [picture for section in document.sections for picture in _pictures(section.blocks)]
-    paths = [folder / f"{picture.name}.png" for picture in pictures]
-    for picture, path in zip(pictures, paths, strict=True):
-        write(path, png(picture.figure), REMEDY)
-    return paths
+    written = []
+    for picture in pictures:
+        for form in dict.fromkeys(forms):
+            written.append(folder / f"{picture.name}.{form}")
+            write(written[-1], image(picture.figure, form), REMEDY)
+    return written
 
 
 def _pictures(blocks: Sequence[Block]) -> Iterator[Picture]:

@@ -10,7 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fednlp.formatting.safe_text import clean, csv_text
-from fednlp.formatting.units import DASH, bytes_unit, human_bytes, human_seconds, places, time_unit
+from fednlp.formatting.units import (
+    DASH,
+    bytes_unit,
+    human_bytes,
+    human_joules,
+    human_seconds,
+    joules_unit,
+    places,
+    time_unit,
+)
 from fednlp.reports.markdown import REMEDY, escape, markdown_table
 from fednlp.reports.table import MARK, Stat, Table, TableColumn, TableRow
 
@@ -42,6 +51,12 @@ _LATEX = str.maketrans(
     }
 )
 
+_UNITS = {
+    "bytes": (human_bytes, bytes_unit),
+    "seconds": (human_seconds, time_unit),
+    "joules": (human_joules, joules_unit),
+}
+
 
 def cell_text(column: TableColumn, stat: Stat | None) -> str:
     """Return one cell for people: mean ± spread, in the unit that suits it.
@@ -59,10 +74,11 @@ def cell_text(column: TableColumn, stat: Stat | None) -> str:
     if column.kind == "count":
         low, high = min(stat.values), max(stat.values)
         return f"{low:,.0f}" if low == high else f"{low:,.0f}–{high:,.0f}"
-    if column.kind in ("bytes", "seconds"):
+    if column.kind in _UNITS:
+        human, unit_of = _UNITS[column.kind]
         if not std:
-            return human_bytes(mean) if column.kind == "bytes" else human_seconds(mean)
-        unit, size = bytes_unit(mean) if column.kind == "bytes" else time_unit(mean)
+            return human(mean)
+        unit, size = unit_of(mean)
         return f"{mean / size:.{places(mean / size)}f} ± {std / size:.{places(mean / size)}f} {unit}"
     scale, decimals = {"share": (100, 1), "points": (1, 1)}.get(column.kind, (1, 3))
     spread = "" if std is None else f" ± {scale * std:.{decimals}f}"
@@ -82,6 +98,24 @@ def leaders(column: TableColumn, stats: Mapping[int, Stat], least: bool = False)
     top = shown[(min if least else max)(known, key=lambda place: known[place])]
     level = {place for place in known if shown[place] == top}
     return level if len(level) < len(known) else set()
+
+
+_HIGHEST = ("global", "federated", "personal", "personal_worst_decile", "finetuned")
+_LEAST = ("bytes", "simulated_seconds", "energy_joules")
+
+
+def best_cells(table: Table) -> set[tuple[int, int]]:
+    """Return the cells (row, column) of the grid that show the best figure of the methods; none where all are level.
+
+    What is shown as the same figure is as good. Baselines are left out.
+    """
+    rivals = [number for number, row in enumerate(table.rows) if not row.baseline]
+    best: set[tuple[int, int]] = set()
+    for place, column in enumerate(table.columns, start=1):
+        if column.key in _HIGHEST + _LEAST:
+            stats = {n: stat for n in rivals if (stat := table.rows[n].cells[column.key])}
+            best |= {(number, place) for number in leaders(column, stats, least=column.key in _LEAST)}
+    return best
 
 
 def grid(table: Table) -> tuple[list[str], list[list[str]]]:
@@ -128,11 +162,33 @@ def to_rich(table: Table, title: str | None = None) -> "RichTable":
     shown = RichTable(
         title=title and Text(title), caption=caption, box=box.SIMPLE_HEAD, caption_justify="left"
     )
-    for i, head in enumerate(heads):
-        shown.add_column(Text(head), justify="left" if i == 0 else "right", overflow="fold")
+    for i, (head, least) in enumerate(zip(heads, _least_widths(table), strict=True)):
+        shown.add_column(Text(head), justify="left" if i == 0 else "right", overflow="fold", min_width=least)
     for row, texts in zip(table.rows, rows, strict=True):
         shown.add_row(*(Text(text) for text in texts), style="dim" if row.baseline else None)
     return shown
+
+
+def fitting(table: Table, width: int) -> tuple[Table, list[str]]:
+    """Leave out the last columns for which a terminal is too narrow; return the table and their headings.
+
+    Headings may go over several lines, between words; numbers and names stay in one piece.
+
+    Args:
+        table: The comparison.
+        width: Characters of a line.
+    """
+    for count in range(len(table.columns), 0, -1):
+        shown = replace(table, columns=table.columns[:count])
+        if sum(least + 3 for least in _least_widths(shown)) + 1 <= width:  # its frame
+            break
+    return shown, [column.heading for column in table.columns[count:]]
+
+
+def _least_widths(table: Table) -> list[int]:
+    """Return the characters that each column needs where headings are broken between words alone."""
+    heads, rows = grid(table)
+    return [max(map(len, [*head.split(), *cells])) for head, *cells in zip(heads, *rows, strict=True)]
 
 
 def to_csv(table: Table) -> str:
@@ -158,21 +214,42 @@ def to_markdown(table: Table) -> str:
     return text + "\n" + "\n".join(f"{escape(remark)}\n" for remark in _remarks(table))
 
 
-def to_latex(table: Table) -> str:
-    r"""Return the table in LaTeX; needs ``\usepackage{booktabs,textcomp}``."""
+def to_latex(table: Table, stem: str = "table") -> str:
+    r"""Return the table as a LaTeX float, the best figures in bold; needs ``\usepackage{booktabs,textcomp}``.
+
+    Args:
+        table: The comparison; its caption is the float's.
+        stem: The label is ``tab:`` and this.
+    """
     heads, rows = grid(table)
-    lines = [" & ".join(map(latex_escape, cells)) + r" \\" for cells in (heads, *rows)]
-    columns = "l" + "r" * (len(heads) - 1)
+    best = best_cells(table)
     body = [
-        rf"\begin{{tabular}}{{{columns}}}",
-        r"\toprule",
-        lines[0],
-        r"\midrule",
-        *lines[1:],
-        r"\bottomrule",
+        [
+            rf"\textbf{{{latex_escape(cell)}}}" if (number, place) in best else latex_escape(cell)
+            for place, cell in enumerate(cells)
+        ]
+        for number, cells in enumerate(rows)
     ]
-    remarks = [rf"\par\smallskip\footnotesize {latex_escape(remark)}" for remark in _remarks(table)]
-    return "\n".join([*body, r"\end{tabular}", *remarks]) + "\n"
+    lines = [" & ".join(cells) + r" \\" for cells in ([*map(latex_escape, heads)], *body)]
+    caption, *remarks = map(latex_escape, _remarks(table))
+    return "\n".join(
+        [
+            r"\begin{table}",
+            r"\centering",
+            rf"\caption{{{caption}}}",
+            rf"\label{{tab:{stem}}}",
+            rf"\begin{{tabular}}{{l{'r' * (len(heads) - 1)}}}",
+            r"\toprule",
+            lines[0],
+            r"\midrule",
+            *lines[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            *(rf"\par\smallskip\footnotesize {remark}" for remark in remarks),
+            r"\end{table}",
+            "",
+        ]
+    )
 
 
 def latex_escape(text: str) -> str:
@@ -219,8 +296,9 @@ def write_table(table: Table, folder: str | Path, stem: str = "table") -> list[P
     from fednlp.disk import own_folder, write
 
     folder = own_folder(Path(folder), REMEDY)
-    renders = {"txt": to_text, "csv": to_csv, "md": to_markdown, "tex": to_latex, "json": to_json}
+    renders = {"txt": to_text, "csv": to_csv, "md": to_markdown, "json": to_json}
     texts = {folder / f"{stem}.{suffix}": render(table) for suffix, render in renders.items()}
+    texts[folder / f"{stem}.tex"] = to_latex(table, stem)
     for path, text in texts.items():
         # What Unicode cannot encode (a lone surrogate) must not cost the whole table.
         write(path, text.encode(errors="replace"), REMEDY)

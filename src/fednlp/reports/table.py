@@ -19,7 +19,7 @@ from fednlp.reports.read import Run, trivial_baseline
 
 MARK = "(!)"
 """Stands by a run whose records speak against its result."""
-ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "count"]
+ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "joules", "count"]
 
 
 @dataclass(frozen=True)
@@ -88,6 +88,7 @@ class Table:
 
 
 _MEMORY = "Memory: what a client requires at its peak, predicted."
+_COSTS = "Simulated time and energy: of the devices and links of [costs]; time: of the machine that ran it."
 _FEDERATED = "Summed test: the global model on the clients' own test examples, from sums over the clients."
 _FINETUNED = (
     "After own steps: the personal test when each client has taken finetune_steps more steps by itself."
@@ -107,7 +108,10 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     metric = metric or metric_of(runs)
     everyone = [run for group in runs.values() for run in group]
     absent = {
-        "simulated_seconds": not any(run.counted("simulated_seconds") for run in everyone),
+        **{
+            key: not any(run.counted(key) for run in everyone)
+            for key in ("simulated_seconds", "energy_joules")
+        },
         "federated": not any(run.scores("federated") for run in everyone),
         "finetuned": not any(run.scores("finetuned") for run in everyone),
         "memory": not _shows_memory(everyone),
@@ -127,6 +131,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
         _caption(metric),
         *([] if absent["federated"] else [_FEDERATED]),
         *([] if absent["finetuned"] else [_FINETUNED]),
+        *([] if absent["simulated_seconds"] else [_COSTS]),
         *([] if absent["memory"] else [_MEMORY]),
     ]
     return Table(tuple(column for column, _ in measures), tuple(rows), " ".join(caption), tuple(_notes(runs)))
@@ -161,11 +166,9 @@ def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
         (TableColumn("personal_spread", "Client spread", kind), evaluated("personal", f"{metric}_std")),
         (TableColumn("finetuned", "After own steps", kind), evaluated("finetuned", metric)),
         (TableColumn("bytes", "Sent", "bytes"), lambda run: run.total("bytes_up") + run.total("bytes_down")),
+        (TableColumn("simulated_seconds", "Simulated time", "seconds"), _counted("simulated_seconds")),
+        (TableColumn("energy_joules", "Energy", "joules"), _counted("energy_joules")),
         (TableColumn("seconds", "Time", "seconds"), lambda run: run.total("seconds")),
-        (
-            TableColumn("simulated_seconds", "Simulated time", "seconds"),
-            lambda run: run.total("simulated_seconds") if run.counted("simulated_seconds") else None,
-        ),
         (TableColumn("memory", "Memory", "bytes"), client_memory),
         # Local training has none: its rounds are clients one after the other. Nor has what trains nothing.
         (
@@ -173,6 +176,10 @@ def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
             lambda run: None if run.baseline in WITHOUT_MODEL else len(run.rounds),
         ),
     ]
+
+
+def _counted(key: str) -> Callable[[Run], float | None]:
+    return lambda run: run.total(key) if run.counted(key) else None
 
 
 def _caption(metric: str) -> str:

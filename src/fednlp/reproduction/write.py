@@ -9,7 +9,7 @@ from fednlp.errors import DamagedError, RunError
 from fednlp.reports.document import Picture
 from fednlp.reports.html import to_html
 from fednlp.reports.markdown import to_markdown
-from fednlp.reports.style import png
+from fednlp.reports.style import image
 from fednlp.reproduction.page import OVERVIEW, pages
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.stored_pages import FIGURES, RESULTS, read_results, with_pictures
@@ -48,7 +48,7 @@ def write_pages(results: Results, drawn: Mapping[str, Picture], folder: Path) ->
             _remove(folder, read_results(folder))
         _write_texts(folder, {RESULTS: results.to_json(), **markdown_pages(results), **texts})
         for name, picture in drawn.items():
-            write(folder / FIGURES / f"{name}.png", picture.png or png(picture.figure, _DPI), _REMEDY)
+            write(folder / FIGURES / f"{name}.png", picture.png or image(picture.figure, dpi=_DPI), _REMEDY)
     return [folder / name for name in (f"{OVERVIEW}.md", f"{OVERVIEW}.html", RESULTS)]
 
 

@@ -31,8 +31,9 @@ class _Progress:
 class RunsCallback:
     """Gives each of several runs a callback of its own, all of which call one, in one thread at a time.
 
-    What runs log before they begin is about data and partition, and is logged once. Of runs at once, what one logs
-    later has its name. A callback with a method ``of_run(name)`` gives one of its own for each of them.
+    What runs log before they begin is about data and partition, and is logged once. A callback with a method
+    ``of_run(name)`` gives one of its own for each run. Then, and of runs at once, what a run logs later has its name,
+    and progress is how many are done.
 
     Args:
         callback: Reports progress.
@@ -45,6 +46,7 @@ class RunsCallback:
     def __init__(self, callback: Callback, total: int, done: int, at_once: int, what: str = "runs") -> None:
         self._to, self._total, self._done, self._at_once, self._what = callback, total, done, at_once, what
         self._before = done
+        self._own = getattr(callback, "of_run", None)
         self._lock = threading.RLock()
         self._logged: set[str] = set()
         self._begun: dict[str, _Progress] = {}
@@ -56,10 +58,12 @@ class RunsCallback:
         Args:
             name: Of the run, for people.
         """
-        if self._at_once == 1:
-            return _OneRun(self, self._to, name, "")
-        own = getattr(self._to, "of_run", None)
-        return _OneRun(self, self._to if own is None else own(name), name, f"{name}: ")
+        to = self._to if self._own is None else self._own(name)
+        return _OneRun(self, to, name, f"{name}: " if self._counts else "")
+
+    @property
+    def _counts(self) -> bool:
+        return self._at_once > 1 or self._own is not None
 
     def log_start(self) -> None:
         """Log that processes are started, which takes some seconds."""
@@ -112,7 +116,7 @@ class RunsCallback:
                 self._to.log(f"{self._done} of {self._total:,} {self._what} done{rest}")
 
     def _show(self) -> None:
-        if self._at_once > 1:
+        if self._counts:
             self._to.on_progress(self._done, self._total, self._what)
 
     def _left(self) -> float | None:
@@ -154,7 +158,7 @@ class _OneRun:
         self._runs.began(self._name, rounds, done)
 
     def on_progress(self, done: int, of: int, what: str) -> None:
-        """Report how far a round is; of runs at once, only how many are done is reported."""
+        """Report how far a round is, unless how many runs are done is reported."""
         if not self._prefix:
             self._to.on_progress(done, of, what)
 

@@ -151,11 +151,15 @@ def _pictures(run: Run, name: str) -> Iterator[Block]:
     with drawing():
         drawn = figures(view)
     for kind, figure in drawn.items():
+        if kind.endswith("density") and len(labels.train) < _FEWEST_OF_A_DENSITY:
+            continue
         yield Picture(
             f"{name}-{kind.replace('_', '-')}", f"{_CAPTIONS.get(kind, kind)} {_description(run)}", figure
         )
 
 
+_FEWEST_OF_A_DENSITY = 10
+"""Clients; the sizes and divergences of fewer are told by the tables."""
 _CAPTIONS = {
     "divergence_matrix": "How unlike the clients' labels are: 0 is alike, 1 nothing in common.",
     "label_heatmap": "Which labels each client holds.",

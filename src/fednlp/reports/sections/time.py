@@ -1,10 +1,11 @@
-"""The section "Where the time went" of a report: the profile of each run's workers."""
+"""The section "Where the time went" of a report: the profile of the workers, by method where there are several runs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from fednlp.clock import IDLE, PARTS
 from fednlp.formatting.units import capital, plural
 from fednlp.reports.document import Block, Grid
+from fednlp.reports.groups import Groups
 from fednlp.reports.read import Run, read_file
 
 _MOST_COLUMNS = 4
@@ -52,13 +53,42 @@ def profile_table(workers: Sequence[Mapping[str, float]]) -> tuple[list[str], li
     return ["Part", *columns, "Share", "What it is"], rows
 
 
-def time_blocks(runs: Sequence[Run]) -> Iterator[Block]:
-    """Yield a table for each run that has a profile."""
-    for run in runs:
-        workers = profile_of(run)
-        if workers is None:
-            continue
-        heads, rows = profile_table(workers)
-        named = [f"Run {run.folder.name}."] if len(runs) > 1 else []
-        waited = f"Workers waited for each other ({IDLE}) or worked; the parts sum to the total."
-        yield Grid(heads[:-1], [row[:-1] for row in rows], [*named, waited])
+def time_blocks(groups: Groups) -> Iterator[Block]:
+    """Yield the profile of the workers of one run; of several runs one table of what they took together."""
+    known = {
+        label: [workers for run in runs if (workers := profile_of(run)) is not None]
+        for label, runs in groups.items()
+    }
+    profiles = [workers for several in known.values() for workers in several]
+    waited = f"Workers waited for each other ({IDLE}) or worked; the parts sum to the total."
+    if len(profiles) == 1:
+        heads, rows = profile_table(profiles[0])
+        yield Grid(heads[:-1], [row[:-1] for row in rows], [waited])
+    elif profiles:
+        heads, rows = _of_methods({label: several for label, several in known.items() if several})
+        yield Grid(heads, rows, [f"Seconds of all workers, and mean over the runs of a method. {waited}"])
+
+
+def _of_methods(
+    profiles: Mapping[str, Sequence[Sequence[Mapping[str, float]]]],
+) -> tuple[list[str], list[list[str]]]:
+    """Return the headings and rows of one profile for each method: seconds of each part, and its share."""
+    spent = {
+        label: {
+            part: sum(worker.get(part, 0.0) for workers in several for worker in workers) / len(several)
+            for part in (*PARTS, _TOTAL)
+        }
+        for label, several in profiles.items()
+    }
+    rows = [
+        [
+            capital(part),
+            *(
+                f"{one[part]:.2f} s ({100 * one[part] / (one[_TOTAL] or 1.0):.0f} %)"
+                for one in spent.values()
+            ),
+        ]
+        for part in (*PARTS, _TOTAL)
+        if any(one[part] for one in spent.values())
+    ]
+    return ["Part", *spent], rows
