@@ -282,10 +282,15 @@ class CellConsole(Console):
         """Say what is in progress, in the last line."""
         self._cell.show_status(f"{what} {done:,}" if of is None else f"{what} {done}/{of}")
 
-    def print_round(self, text: str, line: dict[str, Any]) -> None:
+    def show_part(self, name: str, part: float, text: str, folder: Path | None = None) -> None:
+        """Say which of several runs is in progress, in the last line."""
+        super().show_part(name, part, text, folder)
+        self._cell.show_status(text)
+
+    def print_round(self, text: str | None, line: dict[str, Any], name: str = "") -> None:
         """Print a round's line in place of what was in progress."""
         self._cell.show_status("")
-        super().print_round(text, line)
+        super().print_round(text, line, name)
 
     def close(self) -> None:
         """Remove the line of what is in progress."""
