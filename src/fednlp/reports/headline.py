@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.formatting.units import is_share, metric_title, plural
+from fednlp.formatting.units import capital, is_share, metric_title, plural
 from fednlp.reports.document import Block, Grid, Text
 from fednlp.reports.groups import Groups, group_baseline, metric_of
 from fednlp.reports.intervals import difference, wilson
@@ -69,7 +69,7 @@ def headline_blocks(groups: Groups, best: str) -> list[Block]:
         else "between federated and alone the tests do not decide"
     )
     text = (
-        f"{metric_title(metric).capitalize()} on the clients' own {plural(total, 'test example')}, in %, with 95 % "
+        f"{capital(metric_title(metric))} on the clients' own {plural(total, 'test example')}, in %, with 95 % "
         f"intervals: {shown}. So {verdict} (difference {100 * low:+.1f} to {100 * high:+.1f} points). "
         f"By federating gain: {_listed(sides['gain'])}; lose: {_listed(sides['lose'])}; within chance: "
         f"{_listed(sides['level'])}."
