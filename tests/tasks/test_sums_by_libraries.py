@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import scipy.stats
 import seqeval.metrics
+import sklearn.dummy
 import sklearn.metrics
 from hypothesis import given
 from hypothesis import strategies as st
@@ -83,7 +84,9 @@ def by_scikit_learn(truth: Any, guess: Any) -> dict[str, float]:
 
 @given(sites(st.tuples(st.integers(0, 3), st.integers(0, 3))))
 def test_classification_is_scikit_learn_s(tests: list[list[tuple[int, int]]]) -> None:
-    expected = by_scikit_learn(*pooled(tests))
+    truth, guess = pooled(tests)
+    usual = sklearn.dummy.DummyClassifier(strategy="most_frequent").fit(truth, truth)
+    expected = by_scikit_learn(truth, guess) | {"baseline": usual.score(truth, truth)}
     assert summed(TextClassification(LABELS), "label", tests) == pytest.approx(expected, abs=1e-12)
 
 
