@@ -57,7 +57,7 @@ def compare(
     full: Full = False,
     jobs: Jobs = 1,
     tune: Annotated[list[str] | None, _TUNE] = None,
-    trials: Annotated[int | None, typer.Option(help="With --tune: the trials of each method.")] = None,
+    trials: Annotated[int | None, typer.Option(help="With --tune: the most trials of each method.")] = None,
     tune_rounds: Annotated[
         int | None,
         typer.Option(help="With --tune: the most rounds of a trial; the experiment's if left out."),

@@ -58,7 +58,7 @@ def tune(
             the method's own: ``algorithm.mu`` not with FedOpt, for example.
         folder: Where the trials are kept; by default ``runs/compare-<name>/tuning``. A search that was stopped goes on
             there.
-        trials: The trials of each method; by default as many as the fewest combinations of a method.
+        trials: The most trials of each method; by default as many as the fewest combinations of a method.
         rounds: The most rounds of a trial; by default those of the experiment.
         least: The fewest rounds after which trials are compared; by default as few as halving needs. With as many as
             ``rounds``, all trials are trained in full.

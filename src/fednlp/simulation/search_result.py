@@ -47,9 +47,11 @@ def tuning_table(results: Mapping[str, SearchResult]) -> Table:
         for candidate, scores in zip(found.search.candidates, found.scores, strict=True)
     ]
     fraction = first.search.candidates[0].experiment.evaluation.validation_fraction
+    drawn = any(len(found.search.candidates) < found.search.combinations for found in searched.values())
     caption = (
         f"Choice of settings: {metric_title(first.metric)} on {fraction:.0%} of each client's training examples, which "
-        f"trials do not train on. Every method has {len(first.search.candidates)} trials."
+        f"trials do not train on. Every method has {len(first.search.candidates)} trials"
+        f"{', drawn by the seed where it has more combinations' if drawn else ''}."
     )
     notes = [f"Chosen for {title}: {shown(found.chosen)}." for title, found in searched.items()]
     notes += [f"{title}: {doubt}." for title, found in searched.items() for doubt in doubts(found)]

@@ -54,6 +54,7 @@ class MethodSearch:
         plan: The stages.
         borrowed: The settings that the method takes but that are not its own, each with the part of another method that
             it would add.
+        asked: The trials that were asked for; None for as many as the fewest combinations of a method.
     """
 
     method: str
@@ -62,6 +63,7 @@ class MethodSearch:
     candidates: tuple[Candidate, ...]
     plan: tuple[Stage, ...]
     borrowed: tuple[tuple[str, str], ...] = ()
+    asked: int | None = None
 
     @property
     def in_full(self) -> bool:
@@ -87,7 +89,12 @@ class MethodSearch:
         if not self.candidates:
             own = " of its own" if self.borrowed else ""
             return f"{self.method}: it has none of these settings{own} and is compared as it is{borrowed}"
-        tried = f"{self.method}: {len(self.candidates)} of {plural(self.combinations, 'combination')}"
+        trials = len(self.candidates)
+        tried = f"{self.method}: {trials} of {plural(self.combinations, 'combination')}"
+        if trials < self.combinations:
+            tried += f" (drawn by the seed {self.candidates[0].experiment.seed})"
+        elif trials < (self.asked or 0):
+            tried += f" (fewer than the {self.asked} trials asked for, so every method has {trials})"
         if self.in_full:
             return f"{tried}, each trained in full, since this baseline has no rounds{lacking}"
         parts = ", then ".join(f"{stage.trials} up to round {stage.rounds}" for stage in self.plan)
@@ -117,8 +124,8 @@ def plan_searches(
     """Say what is tried of each method, before anything is run.
 
     A method's combinations are those of the settings that it has as its own (:func:`added_part`). Every method gets the
-    same number of trials, drawn from its combinations by the experiment's seed; a method without any of the settings
-    is not searched.
+    same number of trials, that of the fewest combinations of a method at most; where a method has more, they are drawn
+    by the experiment's seed. A method without any of the settings is not searched.
 
     Args:
         experiment: The common settings.
@@ -126,14 +133,14 @@ def plan_searches(
         grid: Values to choose from, by dotted key; ``"fedprox:algorithm.mu"`` is for one method alone, which need not
             have it as its own.
         folder: Where the trials are kept.
-        trials: The trials of each method; by default as many as the fewest combinations of a method.
+        trials: The most trials of each method; by default as many as the fewest combinations of a method.
         rounds: The most rounds of a trial; by default those of the experiment.
         least: The fewest rounds after which trials are compared; by default as few as halving needs.
         validation_fraction: The share of each client's training examples that trials are compared on.
 
     Raises:
         ConfigError: A key is unknown, cannot be chosen, has one value, or is of no method; or a method has few
-            labels, or fewer combinations than ``trials``; or ``trials`` is less than 2.
+            labels, or one combination alone; or ``trials`` is less than 2.
     """
     if not methods or not grid:
         raise ConfigError("a search needs methods, and values to choose from for a setting at least")
@@ -146,13 +153,8 @@ def plan_searches(
     options = {method: _combinations(experiment, method, accepted[method]) for method in methods}
     searched = [method for method in methods if accepted[method]]
     _require_labels(experiment, searched)
-    fewest = min(searched, key=lambda method: len(options[method]))
-    wanted = len(options[fewest]) if trials is None else trials
-    if wanted > len(options[fewest]):
-        raise ConfigError(
-            f"{fewest} has {plural(len(options[fewest]), 'combination')} of these values, and every method gets the "
-            f"same number of trials: give its settings more values, or at most {len(options[fewest])} trials"
-        )
+    fewest = min(len(options[method]) for method in searched)
+    wanted = fewest if trials is None else min(trials, fewest)
     plan = stages(wanted, experiment.num_rounds if rounds is None else rounds, least)
     searches = []
     for method in methods:
@@ -160,7 +162,7 @@ def plan_searches(
         lacking = tuple(key for key in unused if key not in added[method])
         borrowed = tuple((key, added[method][key]) for key in unused if key in added[method])
         if method not in searched:
-            searches.append(MethodSearch(method, 0, lacking, (), plan, borrowed))
+            searches.append(MethodSearch(method, 0, lacking, (), plan, borrowed, trials))
             continue
         order = generator(experiment.seed, "trials").permutation(len(options[method]))[:wanted]
         tried = sorted(int(number) for number in order)
@@ -168,7 +170,9 @@ def plan_searches(
             _candidate(experiment, method, options[method][number], folder, plan, validation_fraction)
             for number in tried
         )
-        searches.append(MethodSearch(method, len(options[method]), lacking, candidates, plan, borrowed))
+        searches.append(
+            MethodSearch(method, len(options[method]), lacking, candidates, plan, borrowed, trials)
+        )
     return searches
 
 
