@@ -92,6 +92,7 @@ def test_scores_are_those_of_scikit_learn(
     assert line["evaluation"]["personal"] == pytest.approx(
         {
             metric: np.average(scores, weights=weights),
+            f"{metric}_client_mean": np.mean(scores),
             f"{metric}_worst_decile": min(scores),
             f"{metric}_std": np.std(scores),
             "clients": 3,

@@ -537,7 +537,8 @@ def test_a_run_directory_holds_what_is_promised(method: str, whole: Callable[[st
         assert set(line) == keys | {"evaluation"} | extra
     last = lines[-1]["evaluation"]
     assert set(last["global"]) == {"accuracy", "macro_f1", "mcc", "loss"}
-    assert set(last["personal"]) == {"accuracy", "accuracy_worst_decile", "accuracy_std", "clients"}
+    spread = {"accuracy_client_mean", "accuracy_worst_decile", "accuracy_std"}
+    assert set(last["personal"]) == {"accuracy", "clients"} | spread
     assert summary["evaluation"] == last
     if method != "local":
         confusion = np.array(run.read_json("by_label.json")["confusion"])
@@ -593,7 +594,7 @@ def test_every_client_is_counted(whole: Callable[[str], RunDir]) -> None:
 
 
 def test_personal_scores_are_those_of_the_clients(whole: Callable[[str], RunDir]) -> None:
-    """Weighted mean, worst decile and spread, from clients.csv; a partition of the test set keeps its accuracy."""
+    """The means, worst decile and spread, from clients.csv; a partition of the test set keeps its accuracy."""
     run = whole("fedyogi")
     rows = [row for row in csv_rows(run.folder / "clients.csv") if row["accuracy"]]
     scores = np.array([float(row["accuracy"]) for row in rows])
@@ -602,6 +603,7 @@ def test_personal_scores_are_those_of_the_clients(whole: Callable[[str], RunDir]
     said = summary_of(run)["evaluation"]
     assert said["personal"]["accuracy"] == pytest.approx(np.average(scores, weights=weights), abs=1e-6)
     assert said["personal"]["accuracy"] == pytest.approx(said["global"]["accuracy"], abs=1e-9)
+    assert said["personal"]["accuracy_client_mean"] == pytest.approx(scores.mean(), abs=1e-6)
     assert said["personal"]["accuracy_worst_decile"] == pytest.approx(scores.min(), abs=1e-6)
     assert said["personal"]["accuracy_std"] == pytest.approx(scores.std(), abs=1e-6)
     assert said["personal"]["clients"] == len(rows)

@@ -176,6 +176,27 @@ def test_memory_has_a_column_where_devices_or_labels_are_few(
         assert "memory" not in [column.key for column in compare_table({"b": groups["b"]}).columns]
 
 
+@pytest.mark.parametrize(("personalised", "shown"), [(True, True), (False, False)])
+def test_clients_with_models_of_their_own_have_a_plain_mean_too(
+    new_run: NewRun, tmp_path: Path, personalised: bool, shown: bool
+) -> None:
+    scores = {
+        "accuracy": 0.75,
+        "accuracy_client_mean": 0.625,
+        "accuracy_worst_decile": 0.5,
+        "accuracy_std": 0.1,
+    }
+    folder = new_run(
+        config={"model": {"train": {"personal": "head"}}},
+        summary={"evaluation": {"personal": scores | {"clients": 20}}, "personalised": personalised},
+    )
+    table = compare_table({"a": [read_run(folder)]})
+    assert ("Mean of clients" in [column.heading for column in table.columns]) is shown
+    assert ("Mean of clients: of the same scores" in table.caption) is shown
+    text = write_report([folder], tmp_path / "out")[1].read_text()
+    assert "| Personal test accuracy, plain mean over clients | 62.5 % |" in text
+
+
 def test_every_metric_shows_them_too(new_run: NewRun, tmp_path: Path) -> None:
     scores = {"accuracy": 0.75, "accuracy_worst_decile": 0.5, "clients": 20}
     folder = new_run(summary={"evaluation": {"global": {"accuracy": 0.5}, "finetuned": scores}})

@@ -32,15 +32,15 @@ def is_correlation(metric: str) -> bool:
 
 
 def _whole_set(metric: str) -> str:
-    """Return the metric whose worst decile, or spread over clients, this is."""
-    return metric.removesuffix("_worst_decile").removesuffix("_std")
+    """Return the metric whose mean, worst decile or spread over clients this is."""
+    return metric.removesuffix("_client_mean").removesuffix("_worst_decile").removesuffix("_std")
 
 
 def metric_title(metric: str) -> str:
     """Return a metric's name in words.
 
-    >>> metric_title("macro_f1"), metric_title("mcc"), metric_title("accuracy_worst_decile")
-    ('macro F1', 'MCC', 'accuracy, worst decile')
+    >>> metric_title("macro_f1"), metric_title("mcc"), metric_title("accuracy_client_mean")
+    ('macro F1', 'MCC', 'accuracy, plain mean over clients')
     """
     words = {
         "f1": "F1",
@@ -51,7 +51,12 @@ def metric_title(metric: str) -> str:
         "spearman": "Spearman",
     }
     words |= {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rouge_l": "ROUGE-L"}
-    for suffix, words_of_suffix in (("_worst_decile", ", worst decile"), ("_std", ", spread over clients")):
+    suffixes = {
+        "_client_mean": ", plain mean over clients",
+        "_worst_decile": ", worst decile",
+        "_std": ", spread over clients",
+    }
+    for suffix, words_of_suffix in suffixes.items():
         if metric.endswith(suffix):
             return metric_title(metric.removesuffix(suffix)) + words_of_suffix
     name = clean(metric)

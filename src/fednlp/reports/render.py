@@ -100,7 +100,7 @@ def leaders(column: TableColumn, stats: Mapping[int, Stat], least: bool = False)
     return level if len(level) < len(known) else set()
 
 
-_HIGHEST = ("global", "federated", "personal", "personal_worst_decile", "finetuned")
+_HIGHEST = ("global", "federated", "personal", "personal_client_mean", "personal_worst_decile", "finetuned")
 _LEAST = ("bytes", "simulated_seconds", "energy_joules")
 
 

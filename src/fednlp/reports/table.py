@@ -90,6 +90,7 @@ class Table:
 _MEMORY = "Memory: what a client requires at its peak, predicted."
 _COSTS = "Simulated time and energy: of the devices and links of [costs]; time: of the machine that ran it."
 _FEDERATED = "Summed test: the global model on the clients' own test examples, from sums over the clients."
+_CLIENT_MEAN = "Mean of clients: of the same scores, in which every client counts the same."
 _FINETUNED = (
     "After own steps: the personal test when each client has taken finetune_steps more steps by itself."
 )
@@ -113,6 +114,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
             for key in ("simulated_seconds", "energy_joules")
         },
         "federated": not any(run.scores("federated") for run in everyone),
+        "personal_client_mean": not any(_states_client_mean(run, metric) for run in everyone),
         "finetuned": not any(run.scores("finetuned") for run in everyone),
         "memory": not _shows_memory(everyone),
     }
@@ -130,6 +132,7 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
     caption = [
         _caption(metric),
         *([] if absent["federated"] else [_FEDERATED]),
+        *([] if absent["personal_client_mean"] else [_CLIENT_MEAN]),
         *([] if absent["finetuned"] else [_FINETUNED]),
         *([] if absent["simulated_seconds"] else [_COSTS]),
         *([] if absent["memory"] else [_MEMORY]),
@@ -141,6 +144,11 @@ def client_memory(run: Run) -> int | None:
     """Return the bytes that a client was predicted to require at its peak; None where the run does not record it."""
     found = (run.summary or {}).get("client_memory_bytes")
     return found if isinstance(found, int) else None
+
+
+def _states_client_mean(run: Run, metric: str) -> bool:
+    """Return whether a run's clients have models of their own, and the plain mean of their scores is recorded."""
+    return own_models(run) and run.scores("personal").get(f"{metric}_client_mean") is not None
 
 
 def _shows_memory(runs: Sequence[Run]) -> bool:
@@ -159,6 +167,10 @@ def _measures(metric: str) -> list[tuple[TableColumn, Callable[[Run], Any]]]:
         (TableColumn("global", "Global test", kind), evaluated("global", metric)),
         (TableColumn("federated", "Summed test", kind), evaluated("federated", metric)),
         (TableColumn("personal", "Personal test", kind), evaluated("personal", metric)),
+        (
+            TableColumn("personal_client_mean", "Mean of clients", kind),
+            evaluated("personal", f"{metric}_client_mean"),
+        ),
         (
             TableColumn("personal_worst_decile", "Worst decile", kind),
             evaluated("personal", f"{metric}_worst_decile"),

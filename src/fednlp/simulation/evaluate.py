@@ -167,19 +167,20 @@ def personal_scores(context: RunContext, own: np.ndarray) -> dict[str, Any]:
             figures.
 
     Returns:
-        ``accuracy``: mean weighted by test examples; ``accuracy_worst_decile``: mean over the worst decile
-        of the clients; ``accuracy_std``: standard deviation over the clients; ``clients``: number of scores.
+        ``accuracy``: mean weighted by test examples; ``accuracy_client_mean``: plain mean, in which every client
+        counts the same; ``accuracy_worst_decile``: mean over the worst decile of the clients; ``accuracy_std``:
+        standard deviation over the clients; ``clients``: number of scores.
     """
     metric = context.worker.task.metric
-    keys = (metric, f"{metric}_worst_decile", f"{metric}_std")
+    keys = (metric, f"{metric}_client_mean", f"{metric}_worst_decile", f"{metric}_std")
     clients = np.flatnonzero(~np.isnan(own))
     if not len(clients):
         return {**dict.fromkeys(keys), "clients": 0}
     scores = own[clients]
     weights = np.diff(context.partition.test_offsets)[clients]
     worst = np.sort(scores)[: max(1, len(scores) // 10)]
-    values = (float(np.average(scores, weights=weights)), float(worst.mean()), float(scores.std()))
-    return {**dict(zip(keys, values, strict=True)), "clients": len(clients)}
+    values = (np.average(scores, weights=weights), scores.mean(), worst.mean(), scores.std())
+    return {**dict(zip(keys, map(float, values), strict=True)), "clients": len(clients)}
 
 
 def write_clients(path: Path, context: RunContext) -> None:
