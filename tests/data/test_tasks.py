@@ -393,6 +393,46 @@ def test_a_row_with_too_few_cells_can_be_left_out(tmp_path: Path) -> None:
     )
 
 
+SUMMARISED = {"source": "dialogue", "target": "summary"}
+THREE = {"target": "summary1", "references": ["summary1", "summary2", "summary3"]}
+
+
+def test_a_test_file_has_columns_of_its_own(tmp_path: Path) -> None:
+    train = written(tmp_path, "a.jsonl", [{"dialogue": "a", "summary": "b"}])
+    test = written(
+        tmp_path, "b.jsonl", [{"dialogue": "a", "summary1": "b", "summary2": "c", "summary3": "d"}]
+    )
+    data = load_data(path=train, test_path=test, columns=SUMMARISED, test_columns=THREE)
+    found = {name: data.test.column(own).to_pylist() for name, own in data.columns_in("test").items()}
+    assert found == {"source": ["a"], "target": ["b"], "references": ['["b", "c", "d"]']}
+    assert "references" not in data.columns_in("train")
+    again = load_data(path=train, test_path=test, columns=SUMMARISED, test_columns={"target": "summary2"})
+    assert again.test.column(again.columns["target"]).to_pylist() == ["c"]
+    assert again.fingerprint != data.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("test_columns", "message"),
+    [
+        ({"target": "sumary1"}, "b.jsonl.*no column 'sumary1': did you mean 'summary1'"),
+        ({"references": ["summary1", "summary9"], "target": "summary1"}, "no column 'summary9'"),
+        ({"goal": "summary1"}, "unknown name 'goal'"),
+        ({"target": ["summary1", "summary2"]}, "test_columns.target: one column, not a list"),
+        ({"target": "dialogue", "source": "dialogue"}, "one column for two names"),
+        ({"target": "summary1", "source": "summary2"}, "another column than 'dialogue': remove that one"),
+    ],
+)
+def test_columns_of_a_test_file_that_do_not_fit(
+    test_columns: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    train = written(tmp_path, "a.jsonl", [{"dialogue": "a", "summary": "b"}])
+    test = written(tmp_path, "b.jsonl", [{"dialogue": "a", "summary1": "b", "summary2": "c"}])
+    with pytest.raises(DataError, match=message):
+        load_data(path=train, test_path=test, columns=SUMMARISED, test_columns=test_columns)
+    with pytest.raises(DataError, match="test_columns is for a test set in a file of its own"):
+        load_data(path=train, columns=SUMMARISED, test_columns=THREE, test_fraction=None)
+
+
 def test_references_may_be_in_the_test_file_alone(tmp_path: Path) -> None:
     train = written(tmp_path, "a.jsonl", [{"source": "a", "target": "b"}])
     test = written(tmp_path, "b.jsonl", [{"source": "a", "target": "b", "references": ["b", "c"]}])

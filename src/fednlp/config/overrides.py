@@ -14,7 +14,7 @@ from fednlp.errors import ConfigError
 from fednlp.partition.methods import ALIASES, METHODS
 from fednlp.plugins import is_own
 
-_OWN_FILE = ("path", "test_path", "text", "label", "columns", "delimiter", "quoting")
+_OWN_FILE = ("path", "test_path", "test_columns", "text", "label", "columns", "delimiter", "quoting")
 """Keys of ``[data]`` that speak of the user's own file."""
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
 from fednlp.data.checks import OnInvalidRow, named_columns, view_of
-from fednlp.data.columns import TaskUnknown, columns_of, configured_columns, infer_task
+from fednlp.data.columns import TaskUnknown, check_columns, columns_of, configured_columns, infer_task
 from fednlp.data.labels import mapped_labels
 from fednlp.data.profiling.label_issues import check_labels
 from fednlp.data.profiling.unread_columns import check_unread
@@ -23,7 +23,7 @@ from fednlp.data.silos.paths import PathSetting
 from fednlp.data.silos.pooling import split_silos
 from fednlp.data.split import hold_out, hold_out_labelled
 from fednlp.data.split_names import Validation, is_test_name
-from fednlp.data.store import SILO, Rows, Stored, stored
+from fednlp.data.store import SILO, Fault, Located, Row, Rows, Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
 from fednlp.data.user_data import Reading, open_user_data, targets_of
 from fednlp.disk import expanded
@@ -41,6 +41,7 @@ def load_data(
     text: str = "text",
     label: str = "label",
     test_path: str | Path | None = None,
+    test_columns: Mapping[str, str | Sequence[str]] | None = None,
     test_fraction: float | None = 0.2,
     delimiter: str | None = None,
     quoting: Quoting | None = None,
@@ -71,6 +72,8 @@ def load_data(
         label: Short for ``columns["label"]``.
         test_path: The test file or folder that goes with ``path``; for silos a folder or pattern of test files
             that are called as the silos are.
+        test_columns: The names of the test set's columns by the canonical ones, where they are others than in the
+            training set; of references several: ``{"target": "a", "references": ["a", "b"]}``.
         test_fraction: Share of the examples (of each silo) that is held out where there is no test set, by label
             where there are labels, above 0 and below 1; None to hold nothing out, so that there is no test set.
         delimiter: What separates the cells of CSV files, one character, or ``"tab"``; found out if left out.
@@ -110,6 +113,8 @@ def load_data(
     tests = None if test_path is None else expanded(test_path)
     reading = Reading(configured, delimiter, quoting or "double", Encodings.given(encoding), validation)
     shown, opened = _open(name, _given(path), tests, reading)
+    if test_columns:
+        opened = replace(opened, test=_with_columns(opened.test, test_columns, configured))
     if name is None and test_fraction is not None:
         opened = replace(opened, notes=(*opened.notes, *_test_name_note(_given(path))))
     guessed = not (task or opened.task)
@@ -139,6 +144,59 @@ def _about(rows: Rows) -> Iterator[None]:
     except TaskUnknown as error:
         error.rows = rows
         raise
+
+
+def _with_columns(
+    rows: Rows | None, own: Mapping[str, str | Sequence[str]], configured: Mapping[str, str]
+) -> Rows:
+    """Return the rows of a test set under the names that the training set's columns have.
+
+    Args:
+        rows: Of the test set.
+        own: The names of its columns by the canonical ones; several of references, which become one JSON list.
+        configured: The names of the training set's columns, the same way.
+
+    Raises:
+        DataError: There is no test set of its own, or no such column.
+    """
+    if rows is None:
+        raise DataError(
+            "data.test_columns is for a test set in a file of its own, beside one training set: leave it out, or name "
+            "the file in data.test_path"
+        )
+    lists = {name: list(of) for name, of in own.items() if not isinstance(of, str)}
+    if {*lists} - {"references"}:
+        raise DataError(f"data.test_columns.{min({*lists} - {'references'})}: one column, not a list")
+    names = configured_columns({name: of for name, of in own.items() if isinstance(of, str)})
+    renamed = {of: configured.get(name, name) for name, of in names.items()}
+    if len(renamed) < len(names):
+        raise DataError("data.test_columns says one column for two names: each column is for one")
+    joined, references = lists.get("references"), configured.get("references", "references")
+    where, known = rows.names_at or rows.shown, [*renamed.values(), *([references] if joined else [])]
+
+    def new_names(there: Sequence[str]) -> list[str]:
+        check_columns(where, there, *renamed, *(joined or ()))
+        for taken in {*known} & {*there} - {*renamed}:
+            raise DataError(
+                f"{where}: data.test_columns names another column than {taken!r}: remove that one"
+            )
+        return [renamed.get(name, name) for name in there] + ([references] if joined else [])
+
+    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
+        back = {new: old for old, new in renamed.items()}
+        roles = {name: role for name, role in roles.items() if not (joined and name == references)}
+        there, placed = rows.read({back.get(name, name): role for name, role in roles.items()})
+        places = [there.index(name) for name in joined or ()]
+
+        def row(found: Row) -> Row:
+            return [*found, json.dumps([text for at in places if (text := found[at])])] if places else found
+
+        return new_names(there), (
+            (at, found if isinstance(found, Fault) else row(found)) for at, found in placed
+        )
+
+    what = (*rows.what, json.dumps([renamed, references, joined], sort_keys=True))
+    return replace(rows, what=what, names=lambda: new_names(rows.names()), read=read)
 
 
 def _natural(name: str | None) -> str | None:

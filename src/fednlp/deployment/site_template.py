@@ -30,6 +30,7 @@ _DATA = {
     "label": "column of the label",
     "columns": 'further columns of the task by its own names, such as { source = "dialogue" }',
     "test_path": "file of the test examples",
+    "test_columns": "the columns of the test examples in the same way, where they are others; left out: those above",
     "test_fraction": "share of the examples that is held out for testing if there is no test_path",
     "delimiter": "what separates the cells of a CSV file; left out: found in the file",
     "quoting": '"none" where a quote in a CSV file is a character like any other',
@@ -40,6 +41,7 @@ _DATA = {
 _EXAMPLES = {
     "path": "notes.csv",
     "test_path": "test.csv",
+    "test_columns": {"target": "summary"},
     "delimiter": ";",
     "quoting": "none",
     "encoding": "cp1252",

@@ -69,6 +69,7 @@ class DataFiles(Section):
     label: str = "label"
     columns: dict[str, Annotated[str, BeforeValidator(_named_or_numbered)]] = {}
     test_path: str | None = None
+    test_columns: dict[str, str | list[str]] | None = None
     test_fraction: Fraction = 0.2
     delimiter: str | None = None
     quoting: Literal["double", "none"] | None = None
@@ -119,6 +120,11 @@ class Data(DataFiles):
             )
         if self.at_sites and (self.train_size or self.test_size):
             raise ValueError('name = "sites" has no train_size or test_size: each site names its own files')
+        if self.at_sites and self.test_columns:
+            raise ValueError(
+                'name = "sites" has no test_columns: columns names those of the server\'s test file, and each site '
+                "names its own"
+            )
         if self.at_sites and self.path is not None:
             raise ValueError('name = "sites" has no path: each site names its own files')
         if self.name is None and self.path is None:
