@@ -27,6 +27,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.cohort import Cohort, Population, uniform_cohort
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
+from fednlp.inference.model import open_trained
 from fednlp.inference.predict import predict_texts
 from fednlp.models.pretrained import load_tokenizer, longest_text
 from fednlp.partition import Partition
@@ -528,6 +529,9 @@ def test_a_run_directory_holds_what_is_promised(method: str, whole: Callable[[st
     assert found == {
         name for name in FILES if method != "local" or not name.startswith(("model/", "by_label"))
     }
+    if method == "local":
+        with pytest.raises(RunError, match=r"resolved\.toml --set algorithm\.name=centralised --set 'alg"):
+            open_trained(run.folder)
     lines, summary = lines_of(run), summary_of(run)
     keys = {"round", "cohort", "train_loss", "steps", "examples", "bytes_up", "bytes_down", "seconds"}
     federated = {"tensors_up", "tensors_down", "parameters_up"}

@@ -11,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import f1_score, precision_score, recall_score
+from sklearn.metrics import cohen_kappa_score, f1_score, precision_score, recall_score
 
 from fednlp.data.features import Features
 from fednlp.tasks import task_class, task_from
 from fednlp.tasks.base import Task
 from fednlp.tasks.fields import option_misfit
+from fednlp.tasks.label_scores import defined_together
+from tests.docs_blocks import blocks
 
 from .models import CPU, WORDS, bert, built, fit, wordpiece
 
@@ -93,3 +95,23 @@ def test_its_scores_are_those_of_scikit_learn_and_sums(tokenizer: Any, multi_lab
     assert statistics.dtype == np.float64
     assert abs(task.score(statistics.sum(0)) - metrics[task.metric]) < 1e-9
     assert task.score(np.zeros((2, 3))).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("labels", [2, 4])
+def test_the_metric_of_the_docs_is_that_of_scikit_learn(labels: int) -> None:
+    """Of the whole set, of sums, and of each client's part of it; what goes with the counts stays."""
+    page = Path(__file__).parents[2] / "docs" / "add-a-task.md"
+    (code,) = (block.text for block in blocks(page) if block.marks.get("file") == "my_metrics.py")
+    module: dict[str, Any] = {"__name__": __name__}
+    exec(code, module)
+    task = module["Kappa"](tuple("abcd"[:labels]))
+    rng = np.random.default_rng(labels)
+    truth, guess = rng.integers(labels, size=(2, 60))
+    features = Features.in_memory([{"input_ids": [1], "label": int(one)} for one in truth])
+    every, part = np.arange(60), np.arange(20)
+    for numbers in (every, part):
+        expected = cohen_kappa_score(truth[numbers], guess[numbers])
+        sums = task.statistics(guess[numbers], features, numbers).sum(0)
+        assert task.metrics(guess[numbers], features, numbers)["kappa"] == pytest.approx(expected)
+        assert task.score(sums) == pytest.approx(expected)
+    assert all(defined_together(task, name, "metrics") for name in ("by_label", "sums"))

@@ -29,7 +29,11 @@ from fednlp.training.batches import evaluation_batches
 from fednlp.training.onednn import use_onednn
 from fednlp.training.worker_spec import pick_device
 
-_NO_MODEL = {"local": "clients that train alone share none", "majority": "nothing was trained"}
+_NO_MODEL = {
+    "local": "clients that train alone share none; the model of one of them is that of: fednlp run "
+    "{folder}/resolved.toml --set algorithm.name=centralised --set 'algorithm.clients=[\"NAME\"]'",
+    "majority": "nothing was trained",
+}
 """Why the runs of some baselines have no model."""
 
 OnProgress = Callable[[int, int, str], None]
@@ -146,8 +150,8 @@ def open_trained(
     if not (run.model / "config.json").is_file():
         why = _NO_MODEL.get(
             experiment.algorithm.name,
-            f"its run is not at its end: go on with: fednlp run --resume {folder}",
-        )
+            "its run is not at its end: go on with: fednlp run --resume {folder}",
+        ).format(folder=folder)
         raise RunError(f"{folder} holds no model: {why}")
     known = run.read_json("task.json")
     require_trusted(folder, known["task"], task)
