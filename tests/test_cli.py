@@ -726,7 +726,7 @@ def audit() -> None:
 
 
 @pytest.mark.parametrize(
-    "room", ["cache/tables", "cache/features", "out/rounds.jsonl", "out/checkpoint", "out/model"]
+    "room", ["cache/tables", "cache/features", "out/rounds.jsonl", "out/checkpoint", "out/.model"]
 )
 def test_no_disk_space(
     room: str, audit: None, refused: Callable[..., str], toml: Path, monkeypatch: pytest.MonkeyPatch

@@ -251,6 +251,7 @@ def test_on_the_command_line(
 ) -> None:
     (here / "tiny.toml").write_text(tomli_w.dumps(document({"num_rounds": 2})))
     arguments = ["compare", "tiny.toml", "--algorithms", "fedavg,fedprox", "--jobs", "2", "--out", "2"]
+    arguments.append("--verbose")
     monkeypatch.setattr("sys.argv", ["fednlp", *arguments])
     with pytest.raises(SystemExit) as caught:
         main()

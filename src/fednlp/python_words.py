@@ -10,7 +10,7 @@ from fednlp.errors import FednlpError
 
 _RUN = re.compile(r"fednlp run (?P<first>\S+) --out (?P<second>\S+)")
 _RESUME = re.compile(r"fednlp run --resume (?P<first>\S+)")
-_VALUE = re.compile(r"(with|add|than) --(client|task|limit) ('[^']*'|[^\s,;)]+)")
+_VALUE = re.compile(r"(with|add|than) --(client|task|limit) ('[^']*'|[^\s,;)]*[^\s,;:).])")
 _QUOTE = "'"
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
 
@@ -26,8 +26,8 @@ def advice_in_python(text: str, arguments: frozenset[str] | None = None) -> str:
     "runs/a holds a run already: go on with: fednlp.resume('runs/a')"
     >>> advice_in_python("choose another --out", frozenset({"out"}))
     'choose another out='
-    >>> advice_in_python("if you trust it, add --task own:Mine")
-    "if you trust it, add task='own:Mine'"
+    >>> advice_in_python("if you trust it, add --task own:Mine"), advice_in_python("more than --limit 3: raise it")
+    ("if you trust it, add task='own:Mine'", 'more than limit=3: raise it')
     """
     text = _RUN.sub(lambda found: f"fednlp.run({found['first']!r}, {found['second']!r})", text)
     text = _RESUME.sub(lambda found: f"fednlp.resume({found['first']!r})", text)

@@ -208,7 +208,7 @@ def test_an_svg_keeps_its_ids_to_itself_and_follows_the_page(groups: dict[str, l
 def test_png_files_are_of_the_size_asked_for(groups: dict[str, list[Run]]) -> None:
     chart = plots.learning_curves(groups, "global.accuracy")
     assert chart is not None
-    data = style.png(draw(chart), dpi=100)
+    data = style.image(draw(chart), dpi=100)
     assert data[:8] == b"\x89PNG\r\n\x1a\n"
     assert (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")) == (720, 420)
 
