@@ -20,6 +20,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -94,6 +95,30 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     ),
     "hospitals": _hospitals,
 }  # fmt: skip
+
+
+EXTRAS = {*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
+INSTALLED = re.compile(
+    r"\.venv/bin/pip install (-q )?(-c constraints\.txt (-e \.|-e '\.\[(?P<clone>\w+)\]'|"
+    r"'fednlp-0\.1\.0-py3-none-any\.whl\[(?P<wheel>\w+)\]')|tensorboard)(?![\w\[])"
+)
+"""The forms in which pages install something: from a clone, or a wheel that was built in one; fednlp is on no index."""
+
+
+def test_what_pages_and_messages_install_can_be_installed() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for place in re.finditer("pip install", text):
+            form = INSTALLED.match(text, place.start() - len(".venv/bin/"))
+            assert form, f"{page.name}: {text[place.start() - 10 : place.end() + 50]!r}"
+            assert {form["clone"], form["wheel"]} - {None} <= EXTRAS, form[0]
+    asked: set[str] = set()
+    for module in (ROOT / "src").rglob("*.py"):
+        code = module.read_text(encoding="utf-8")
+        assert not re.search(r"pip install \W?fednlp", code), f"{module}: say install_command(extra)"
+        asked |= {extra for _, extra in re.findall(r"install_command\((['\"])(\w+)\1\)", code)}
+    assert len(asked) > 5
+    assert asked <= EXTRAS
 
 
 class Page:

@@ -18,7 +18,13 @@ The command line prints only this message.
     └── MissingDependency  an optional library; the message names the command that installs it
 """
 
+import json
+import shlex
+import sys
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 DIVERGED = "training ended in NaN, infinity or a number beyond 2^20"
 """The reason that a client gives, and a run, whose numbers are none any more."""
@@ -89,3 +95,37 @@ class IdentityError(FednlpError):
 
 class MissingDependency(FednlpError):
     """An optional library is not installed."""
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra of fednlp from where fednlp came: its clone, or its wheel.
+
+    Its name alone installs nothing: it is on no package index.
+
+    Args:
+        extra: One of ``[project.optional-dependencies]``.
+
+    >>> install_command("lora").partition(" -m ")[2].split()[:2]
+    ['pip', 'install']
+    """
+    place, editable = _installed_from()
+    pip = f"{shlex.quote(sys.executable)} -m pip install"
+    if place is None:
+        return f"{pip} -c constraints.txt -e '.[{extra}]' in a clone of fednlp"
+    if place.is_dir():
+        edit = "-e " if editable else ""
+        return (
+            f"{pip} -c {shlex.quote(str(place / 'constraints.txt'))} {edit}{shlex.quote(f'{place}[{extra}]')}"
+        )
+    return f"{pip} {shlex.quote(f'{place}[{extra}]')}"
+
+
+def _installed_from() -> tuple[Path | None, bool]:
+    """Return the clone or the wheel that fednlp came from, None if unknown, and whether it is used in place."""
+    try:
+        said = json.loads(distribution("fednlp").read_text("direct_url.json") or "{}")
+        parts = urlsplit(said.get("url", ""))
+        path = Path(unquote(parts.path)) if parts.scheme == "file" else None
+        return path, bool(said.get("dir_info", {}).get("editable"))
+    except (PackageNotFoundError, ValueError, AttributeError):
+        return None, False

@@ -204,7 +204,7 @@ def test_there_must_be_something_to_adapt(random_model: Make) -> None:
 
 def test_a_missing_peft_names_what_installs_it(random_model: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "peft", None)
-    with pytest.raises(MissingDependency, match=r"pip install 'fednlp\[lora\]'"):
+    with pytest.raises(MissingDependency, match=r"pip install .*\[lora\]"):
         pretrained_model(str(random_model("bert")), "AutoModelForMaskedLM", {}, {}, 0, LORA)
 
 

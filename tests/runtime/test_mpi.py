@@ -16,7 +16,7 @@ import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 
-pytest.importorskip("mpi4py", reason="MPI needs mpi4py: pip install 'fednlp[mpi]'")
+pytest.importorskip("mpi4py", reason="MPI needs mpi4py: the extra mpi")
 MPIRUN = Path(sys.executable).with_name("mpirun")
 needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="there is no mpirun beside this Python")
 

@@ -16,7 +16,7 @@ from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.simulation.engines import open_engine
 
-pytest.importorskip("ray", reason="this engine needs Ray: pip install 'fednlp[ray]'")
+pytest.importorskip("ray", reason="this engine needs Ray: the extra ray")
 
 Make = Callable[..., Experiment]
 

@@ -58,9 +58,9 @@ def test_options_that_cannot_be(tokenizer: Any, options: dict[str, Any], message
 
 @pytest.mark.usefixtures("without_library")
 def test_without_the_library_the_command_is_named_before_anything_is_done(tokenizer: Any) -> None:
-    with pytest.raises(MissingDependency, match=r"run pip install 'fednlp\[moses\]'"):
+    with pytest.raises(MissingDependency, match=r"run .*pip install .*\[moses\]"):
         SequenceToSequence.build([], tokenizer, moses="normalise", languages="de-en")
-    with pytest.raises(MissingDependency, match=r"run pip install 'fednlp\[moses\]'"):
+    with pytest.raises(MissingDependency, match=r"run .*pip install .*\[moses\]"):
         moses.column_preparation("tokenise", "de-en")
     assert SequenceToSequence.build([], tokenizer).moses_version == ""
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fednlp.deployment.certificates import Material
-from fednlp.errors import MissingDependency
+from fednlp.errors import MissingDependency, install_command
 
 if TYPE_CHECKING:
     import grpc
@@ -69,5 +69,5 @@ def _grpc() -> Any:
     try:
         import grpc
     except ImportError:
-        raise MissingDependency("a deployment needs gRPC: run pip install 'fednlp[deployment]'") from None
+        raise MissingDependency(f"a deployment needs gRPC: run {install_command('deployment')}") from None
     return grpc

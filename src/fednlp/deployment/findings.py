@@ -6,6 +6,7 @@ from typing import Final, Literal, NamedTuple
 from cryptography import x509
 
 from fednlp.deployment.tokens import SKEW, date_text
+from fednlp.errors import install_command
 from fednlp.formatting.units import human_bytes, plural
 
 GOOD: Final = "good"
@@ -70,12 +71,12 @@ def versions(installed: Mapping[str, str | None]) -> Finding:
     Args:
         installed: Versions by name; None for what is not installed.
 
-    >>> versions({"fednlp": "1.0", "grpcio": None}).remedy
-    "pip install 'fednlp[deployment]'"
+    >>> versions({"fednlp": "1.0", "grpcio": None}).remedy == install_command("deployment")
+    True
     """
     text = ", ".join(f"{name} {version or 'is missing'}" for name, version in installed.items())
     if None in installed.values():
-        return Finding("versions", WRONG, text, "pip install 'fednlp[deployment]'")
+        return Finding("versions", WRONG, text, install_command("deployment"))
     return Finding("versions", GOOD, f"{text}; the server's fednlp is to be the same")
 
 

@@ -65,7 +65,7 @@ class VersionMismatch(ProtocolError):
     def __init__(self, version: int, software: str) -> None:
         super().__init__(
             f"the other side speaks version {version} of the messages (fednlp {software}), and this side version "
-            f"{VERSION}: run pip install fednlp=={software}"
+            f"{VERSION}: install the same version of fednlp on both"
         )
         self.version, self.software = version, software
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from fednlp.errors import DataError, MissingDependency
+from fednlp.errors import DataError, MissingDependency, install_command
 
 _PROBE_SECONDS = 10
 _OTHERWISE = "go online, or give your own files by path"
@@ -57,7 +57,7 @@ def datasets_library(why: str, otherwise: str) -> Any:
         import datasets
     except ImportError:
         raise MissingDependency(
-            f'{why}, which needs an optional library: run pip install "fednlp[hub]", or {otherwise}'
+            f"{why}, which needs an optional library: run {install_command('hub')}, or {otherwise}"
         ) from None
     return datasets
 

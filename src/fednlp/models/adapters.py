@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from fednlp.errors import MissingDependency, ModelError
+from fednlp.errors import MissingDependency, ModelError, install_command
 from fednlp.models.peft_layers import type_of
 from fednlp.models.peft_methods import METHODS
 from fednlp.models.peft_options import averaging_of, check_peft, method_of
@@ -58,7 +58,7 @@ def with_adapter(
     try:
         import peft
     except ImportError:
-        raise MissingDependency("[model.peft] needs PEFT: run pip install 'fednlp[lora]'") from None
+        raise MissingDependency(f"[model.peft] needs PEFT: run {install_command('lora')}") from None
     if type_of(model) == LSTM:
         raise ModelError("[model.peft] adapts transformers, and this is an LSTM: leave it out")
     kind = _KINDS.get(model_class)

@@ -7,7 +7,7 @@ from io import StringIO
 from pathlib import Path
 
 from fednlp.disk import sha256_of, writing
-from fednlp.errors import MissingDependency, ModelError
+from fednlp.errors import MissingDependency, ModelError, install_command
 from fednlp.models.folder_cache import make_once, model_cache_folder
 from fednlp.models.loading import empty_model, explain_load_errors, load_pretrained
 from fednlp.models.quick_import import accelerate_found
@@ -48,7 +48,7 @@ def require_gguf(name: str) -> None:
     missing = [library for library in ("gguf", "accelerate") if find_spec(library) is None]
     if missing:
         raise MissingDependency(
-            f"reading {name} needs {' and '.join(missing)}: run pip install 'fednlp[gguf]'"
+            f"reading {name} needs {' and '.join(missing)}: run {install_command('gguf')}"
         )
 
 

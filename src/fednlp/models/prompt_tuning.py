@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fednlp.errors import MissingDependency, ModelError
+from fednlp.errors import MissingDependency, ModelError, install_command
 from fednlp.models.folder_bounds import without_hub
 from fednlp.models.settings import position_limit
 
@@ -187,7 +187,7 @@ def with_saved_prompt(model: nn.Module, folder: Path) -> nn.Module:
     try:
         import peft
     except ImportError:
-        raise MissingDependency("this model has a prompt: run pip install 'fednlp[lora]'") from None
+        raise MissingDependency(f"this model has a prompt: run {install_command('lora')}") from None
     try:
         with warnings.catch_warnings(action="ignore"), without_hub():
             prompted: nn.Module = peft.PeftModel.from_pretrained(model, str(adapter))

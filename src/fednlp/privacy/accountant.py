@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fednlp.errors import ConfigError, MissingDependency
+from fednlp.errors import ConfigError, MissingDependency, install_command
 from fednlp.formatting.units import plural
 
 Sampling = Literal["fixed", "poisson"]
@@ -243,7 +243,7 @@ def _dp_accounting() -> Any:
         import dp_accounting
     except ImportError:
         raise MissingDependency(
-            "differential privacy is counted by dp-accounting: pip install 'fednlp[privacy]'"
+            f"differential privacy is counted by dp-accounting: run {install_command('privacy')}"
         ) from None
     return dp_accounting
 

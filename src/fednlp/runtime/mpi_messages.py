@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fednlp.errors import MissingDependency
+from fednlp.errors import MissingDependency, install_command
 
 ORDER, NEXT, NUMBER, ANSWERS, TOTAL, BUILT = range(1, 7)
 """Tags of messages."""
@@ -32,7 +32,7 @@ def world() -> Any:
     try:
         from mpi4py import MPI
     except ImportError:
-        raise MissingDependency("MPI needs mpi4py: run pip install 'fednlp[mpi]'") from None
+        raise MissingDependency(f"MPI needs mpi4py: run {install_command('mpi')}") from None
     return MPI.COMM_WORLD
 
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fednlp.clock import IDLE, timed
-from fednlp.errors import MissingDependency, RunError
+from fednlp.errors import MissingDependency, RunError, install_command
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.message_json import from_json, to_json
@@ -30,7 +30,7 @@ try:
     import ray
     from ray.exceptions import RayActorError, RayError
 except ImportError:
-    raise MissingDependency("this engine needs Ray: run pip install 'fednlp[ray]'") from None
+    raise MissingDependency(f"this engine needs Ray: run {install_command('ray')}") from None
 
 _AT_ONCE = 2
 """Requests that an actor has before it: the next one lies there when it is done with one."""

@@ -4,14 +4,14 @@ import os
 import socket
 from typing import Any
 
-from fednlp.errors import MissingDependency, RunError
+from fednlp.errors import MissingDependency, RunError, install_command
 from fednlp.formatting.units import plural
 from fednlp.runtime.placement import gpu_share, most_workers
 
 try:
     import ray
 except ImportError:
-    raise MissingDependency("this engine needs Ray: run pip install 'fednlp[ray]'") from None
+    raise MissingDependency(f"this engine needs Ray: run {install_command('ray')}") from None
 
 _PATIENCE = 10.0
 """Seconds for a connection to a cluster's address."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from typing import Any
 
-from fednlp.errors import ConfigError, MissingDependency
+from fednlp.errors import ConfigError, MissingDependency, install_command
 
 STEPS = ("none", "normalise", "tokenise")
 """Values of ``task.moses``; tokenising normalises first."""
@@ -128,7 +128,7 @@ def _library() -> Any:
     try:
         import sacremoses
     except ImportError:
-        raise MissingDependency("task.moses needs sacremoses: run pip install 'fednlp[moses]'") from None
+        raise MissingDependency(f"task.moses needs sacremoses: run {install_command('moses')}") from None
     return sacremoses
 
 

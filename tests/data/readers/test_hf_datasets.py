@@ -115,9 +115,9 @@ def test_a_broken_folder_is_one_line(tmp_path: Path) -> None:
 
 def test_a_missing_library_names_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(MissingDependency, match=r'run pip install "fednlp\[hub\]", or give'):
+    with pytest.raises(MissingDependency, match=r"run .*pip install .*\[hub\]'?, or give"):
         saved_rows(tmp_path)
-    with pytest.raises(MissingDependency, match=r'run pip install "fednlp\[hub\]", or give'):
+    with pytest.raises(MissingDependency, match=r"run .*pip install .*\[hub\]'?, or give"):
         hub_rows("owner/name")
 
 

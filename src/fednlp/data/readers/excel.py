@@ -9,7 +9,7 @@ from typing import Any
 from fednlp.data.columns import check_columns
 from fednlp.data.readers.json_files import LARGEST_DOCUMENT, value_row
 from fednlp.data.store import Fault, Located
-from fednlp.errors import DataError, MissingDependency
+from fednlp.errors import DataError, MissingDependency, install_command
 
 EXCEL = (".xlsx",)
 
@@ -123,7 +123,7 @@ def _openpyxl(path: Path) -> Any:
         import openpyxl
     except ImportError:
         raise MissingDependency(
-            f"{path} is an Excel workbook, which needs an optional library: run pip install 'fednlp[xlsx]', "
+            f"{path} is an Excel workbook, which needs an optional library: run {install_command('xlsx')}, "
             "or save it as CSV"
         ) from None
     return openpyxl

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.disk import regular, writing
-from fednlp.errors import DataError, MissingDependency
+from fednlp.errors import DataError, MissingDependency, install_command
 
 LARGEST = 1 << 30
 """Bytes of one dataset: more is refused before it is read."""
@@ -50,7 +50,7 @@ def _h5py(path: Path) -> Any:
         import h5py
     except ImportError:
         raise MissingDependency(
-            f"{path} is an HDF5 file, which needs an optional library: run pip install 'fednlp[h5]'"
+            f"{path} is an HDF5 file, which needs an optional library: run {install_command('h5')}"
         ) from None
     return h5py
 

@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from fednlp.deployment.feed import Feed
 from fednlp.deployment.names import host_and_port
-from fednlp.errors import ConfigError, MissingDependency, RunError
+from fednlp.errors import ConfigError, MissingDependency, RunError, install_command
 from fednlp.formatting.safe_text import clean
 
 try:
@@ -21,7 +21,7 @@ try:
     from fednlp.deployment.page.app import Page
 except ImportError:
     raise MissingDependency(
-        "the page needs starlette and uvicorn: run pip install 'fednlp[deployment]'"
+        f"the page needs starlette and uvicorn: run {install_command('deployment')}"
     ) from None
 
 MOST_CONNECTIONS = 200

@@ -7,13 +7,13 @@ import os
 from typing import Any
 
 from fednlp.deployment.frames import MOST_FRAME
-from fednlp.errors import MissingDependency
+from fednlp.errors import MissingDependency, install_command
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs is raised too
 try:
     import grpc.aio  # noqa: F401
 except ImportError:
-    raise MissingDependency("a deployment needs gRPC: run pip install 'fednlp[deployment]'") from None
+    raise MissingDependency(f"a deployment needs gRPC: run {install_command('deployment')}") from None
 
 SERVICE, SESSION, ENROL = "fednlp.v1", "Session", "Enrol"
 LOOKAHEAD = 16 << 20

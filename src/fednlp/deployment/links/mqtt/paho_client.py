@@ -7,7 +7,7 @@ are copied more often, and nothing else changes.
 import struct
 from typing import Any
 
-from fednlp.errors import MissingDependency
+from fednlp.errors import MissingDependency, install_command
 
 try:
     from paho.mqtt.client import Client as PahoClient
@@ -15,7 +15,7 @@ try:
     from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 except ImportError:
     raise MissingDependency(
-        "a federation over MQTT needs paho-mqtt: run pip install 'fednlp[mqtt]'"
+        f"a federation over MQTT needs paho-mqtt: run {install_command('mqtt')}"
     ) from None
 
 __all__ = ["CallbackAPIVersion", "Client", "MQTTv311"]
