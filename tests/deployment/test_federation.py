@@ -1,6 +1,7 @@
 """A deployment ends as the simulation does, bit for bit: each client has its own examples alone, and gets bytes."""
 
 import json
+import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -10,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment import rooms as server_rooms
 from fednlp.deployment.federation import FOLDER, Federation
+from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
@@ -22,6 +26,9 @@ from fednlp.deployment.policy import SitePolicy, parse_policy
 from fednlp.deployment.run_directory import noise_secret, open_directory, run_name
 from fednlp.deployment.shards import Shards, split_out
 from fednlp.deployment.site import Site
+from fednlp.errors import RunError
+from fednlp.inference.model import open_trained
+from fednlp.models.adapters import is_adapted
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 
@@ -56,6 +63,23 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 NO_GLOBAL_MODEL = ("pull and push", "pull and push half of the parameters", "splitbert")
 """Their models are at the sites, and the server's test set is not: there is no global test."""
+
+
+OLD_NAMES = ("fedprox", "lora")
+"""They begin with a checkpoint of the names of TensorFlow, under which transformers writes it again."""
+
+
+def with_old_names(model: Path, folder: Path) -> Path:
+    """Return a copy of a model's folder in which layer norms have gamma and beta."""
+    shutil.copytree(model, folder)
+    tensors = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
+            "LayerNorm.bias", "LayerNorm.beta"
+        ): tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    return folder
 
 
 @dataclass
@@ -107,6 +131,7 @@ def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) ->
     try:
         members = [Member(name, client) for client, name in enumerate(shards.names)]
         Federation(directory, hub, lambda: members, NullCallback()).run()
+        assert let_go(hub, lambda: members, quiet) == []
     finally:
         hub.finish("done")
         for thread in threads:
@@ -124,13 +149,17 @@ def rounds(run: RunDir) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_a_deployment_is_the_simulation(method: str, experiment: Make, tmp_path: Path) -> None:
+def test_a_deployment_is_the_simulation(
+    method: str, experiment: Make, tiny_model: Path, tmp_path: Path
+) -> None:
     settings = {
         "num_rounds": 2,
         "clients_per_round": 3,
         "partition.clients": 4,
         "task.name": "text-classification",
     }
+    if method in OLD_NAMES:
+        settings["model.name_or_path"] = str(with_old_names(tiny_model, tmp_path / "tiny"))
     made = experiment(settings | METHODS[method])
     simulated = fednlp.run(made, tmp_path / "simulated")
     deployed = deploy(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path)
@@ -141,6 +170,27 @@ def test_a_deployment_is_the_simulation(method: str, experiment: Make, tmp_path:
     weights = [(run.folder / "model" / "model.safetensors").read_bytes() for run in (simulated, deployed)]
     assert weights[0] == weights[1]
     assert not [*(deployed.folder / FOLDER).glob("model*")], "models of old rounds stay on the disk"
+    for client in range(4):
+        _has_models(tmp_path / f"site-{client}", client, simulated, deployed)
+
+
+def _has_models(site: Path, client: int, simulated: RunDir, deployed: RunDir) -> None:
+    """Check that a site has the server's model, file by file, and its own where the simulation's client has one."""
+    assert _files(site / "model") == _files(deployed.model)
+    try:
+        own = open_trained(simulated.folder, client, device="cpu")
+    except RunError:
+        assert not (site / "own").exists()
+        return
+    kept = open_trained(site, own=True, device="cpu")
+    expected = own.model.merge_and_unload() if is_adapted(own.model) else own.model
+    for name, tensor in kept.model.state_dict().items():
+        assert torch.equal(tensor, expected.state_dict()[name]), name
+
+
+def _files(folder: Path) -> dict[str, bytes]:
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
 
 
 @pytest.mark.parametrize(

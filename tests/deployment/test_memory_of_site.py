@@ -49,7 +49,7 @@ def test_a_model_that_does_not_fit_is_refused_and_never_built(
 ) -> None:
     setup, source = setup_of(served(experiment))
     monkeypatch.setattr(memory, "machine_memory", lambda: (30_000, 30_000))
-    monkeypatch.setattr(site_worker, "load_model", lambda spec: pytest.fail("the model is built"))
+    monkeypatch.setattr(site_worker, "start_model", lambda *given: pytest.fail("the model is built"))
     policy = parse_policy({"data": {"path": str(texts)}, "device": {"device": "cpu"}})
     folder = tmp_path / "site"
     folder.mkdir()

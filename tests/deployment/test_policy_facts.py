@@ -13,7 +13,7 @@ from fednlp.config import Experiment
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
 from fednlp.deployment.policy import SitePolicy, parse_policy
-from fednlp.deployment.refusals import check
+from fednlp.deployment.refusals import check, check_settings
 from fednlp.models.pretrained import load_tokenizer
 from fednlp.simulation.components import make_task, open_data
 from fednlp.simulation.start_model import start_model
@@ -149,6 +149,7 @@ def test_the_lines_hold_the_facts(facts: Any) -> None:
         "its number of training examples, 25",
         "no names of its labels",
         "no differential privacy",
+        "at the end: the final model, which is kept here",
         "nothing: the site's file allows all of this",
     ):
         assert part in text
@@ -171,6 +172,22 @@ def test_the_lines_follow_the_experiment_and_the_policy(facts: Any) -> None:
     assert "  head: " not in text
     made, found = facts(METHODS["scaffold"])
     assert "2 vectors of the same tensors: model, control" in "\n".join(shown(made, found))
+
+
+def test_a_refusal_before_the_model_is_built_stands_in_the_table_too(facts: Any) -> None:
+    made, _ = facts()
+    policy = parse_policy({"allow": {"most_rounds": 2}})
+    refusals = check_settings(policy, made)
+    lines = dry_run("trial at server:8443", "nord", policy, made, None, refusals, clients=8)
+    assert [line.partition(" ")[0] for line in lines] == [
+        "federation",
+        "this",
+        "experiment",
+        "",
+        "refused",
+        "nothing",
+    ]
+    assert lines[-2] == "refused     allow.most_rounds = 2, the experiment has 4 (num_rounds)"
 
 
 def test_the_lines_name_no_scores_where_none_are_asked_for(facts: Any) -> None:

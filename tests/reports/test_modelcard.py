@@ -56,6 +56,23 @@ def test_a_card_states_data_partition_rounds_method_and_results(new_run: NewRun)
         assert expected in card
 
 
+@pytest.mark.parametrize(
+    ("were", "sites", "said"),
+    [
+        (None, False, "The clients were simulated."),
+        ("rehearsed sites", True, "The 3 clients were processes of one machine, a rehearsal"),
+        ("sites", True, "The 3 clients were real sites. Each trained on its own machine"),
+        (None, True, "The 3 clients were real sites. "),
+    ],
+)
+def test_a_card_says_what_the_clients_were(were: str | None, sites: bool, said: str, new_run: NewRun) -> None:
+    run = read_run(new_run(rounds=1))
+    config = {**run.config, **({"data": {"name": "sites"}} if sites else {})}
+    summary = {**(run.summary or {}), "clients": 3} | ({"clients_were": were} if were else {})
+    assert said in model_card(summary, config, run.environment)
+    assert ("simulated" in model_card(summary, config, run.environment)) is not sites
+
+
 def test_the_hub_reads_the_front_matter(new_run: NewRun) -> None:
     run = read_run(new_run(config={"model": {"name_or_path": "google/bert-tiny", "max_length": 64}}))
     card = _card(run)

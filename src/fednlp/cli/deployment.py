@@ -126,6 +126,7 @@ def join(
 
     share_freed_memory()
     from fednlp.deployment.access import Balancer
+    from fednlp.deployment.homes import models_here
     from fednlp.deployment.join import enrolled_folder, examine, site_file
     from fednlp.deployment.join import join as join_federation
     from fednlp.deployment.policy import load_policy
@@ -163,8 +164,12 @@ def join(
         for line in examine(folder, found, _log):
             print(clean(line))
         return
+    if (folder / "resolved.toml").is_file():
+        _log(f"a final model of this federation is here already: fednlp predict {folder.name} TEXT")
     try:
         print(clean(f"the federation has ended: {join_federation(folder, found, _log)}"))
+        for line in models_here(folder):
+            print(clean(line))
     except KeyboardInterrupt:
         print(f"\nstopped; go on with: fednlp join {folder.name}", file=sys.stderr)
         raise

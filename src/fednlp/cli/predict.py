@@ -3,6 +3,7 @@
 import json
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from fednlp.cli.console import Console
     from fednlp.inference.predict import Prediction
 
-_RUN = typer.Argument(help="A run directory.")
+_RUN = typer.Argument(help="A run directory, or a federation that this machine took part in, by its name.")
 _CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
+OwnModel = Annotated[
+    bool, typer.Option("--own", help="In a federation: the model that this site has for itself alone.")
+]
 _DEVICE = typer.Option(
     help="Where the model computes: cpu, cuda, cuda:1 or auto; the run's device if left out."
 )
@@ -43,6 +47,7 @@ def evaluate(
         str | None, typer.Option(help="The column of the file's labels; by default as in training.")
     ] = None,
     columns: Columns = None,
+    own_model: OwnModel = False,
 ) -> None:
     """Evaluate the model of a run, as a whole and by label, and write its predictions."""
     own = own_columns(columns or []) | {
@@ -51,11 +56,27 @@ def evaluate(
     if own and data is None:
         raise ConfigError("--text, --label and --column name columns of a file: give the file with --data")
     from fednlp.cli.tables import label_tables, score_table, show
+    from fednlp.deployment.homes import own_examples, used_folder
     from fednlp.inference.score import evaluate_run
+    from fednlp.simulation.run_dir import RunDir
 
+    run = used_folder(run)
+    examples = partial(own_examples, run) if RunDir(run).is_at_site else None
     with _console(as_json) as console:
         console.begin()
-        scores = evaluate_run(run, data, out, console.log, console.on_progress, client, task, device, own)
+        scores = evaluate_run(
+            run,
+            data,
+            out,
+            console.log,
+            console.on_progress,
+            client,
+            task,
+            device,
+            own,
+            own_model,
+            examples,
+        )
         console.close()
         if as_json:
             print(json.dumps(scores.as_json(), indent=1, ensure_ascii=False))
@@ -106,6 +127,7 @@ def predict(
     client: Annotated[str | None, _CLIENT] = None,
     task: TaskToTrust = None,
     device: Annotated[str | None, _DEVICE] = None,
+    own_model: OwnModel = False,
 ) -> None:
     """Predict with the model of a run: for typed or piped texts, or the rows of a file."""
     if table is not None and texts:
@@ -115,13 +137,14 @@ def predict(
     further = _further(columns or [])
     if table is None and not texts and sys.stdin is not None and sys.stdin.isatty():
         raise ConfigError("there is no text: type one, pipe some in, or give a file with --in")
+    from fednlp.deployment.homes import used_folder
     from fednlp.formatting.units import plural
     from fednlp.inference.inputs import rows_of_file, rows_of_texts
     from fednlp.inference.model import open_trained
     from fednlp.inference.predict import predictions, write_predictions
 
     with _console(True) as console:
-        trained = open_trained(run, client, task, device)
+        trained = open_trained(used_folder(run), client, task, device, own_model)
         if table is None:
             inputs = rows_of_texts(trained, _typed(texts or ["-"]), further)
         else:

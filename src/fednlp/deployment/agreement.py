@@ -10,11 +10,13 @@ from fednlp.checked_json import damaged
 from fednlp.config import differences
 from fednlp.deployment.dry_run import dry_run
 from fednlp.deployment.facts import Download, Facts, facts_of
+from fednlp.deployment.final_model import forget_models
+from fednlp.deployment.machine import process_memory
 from fednlp.deployment.memory import check_memory
 from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.object_cache import MOST_FETCHED
 from fednlp.deployment.policy import SitePolicy
-from fednlp.deployment.refusals import Refusal, check, check_call, check_settings, refused_by
+from fednlp.deployment.refusals import Refusal, check, check_call, check_model, check_settings, refused_by
 from fednlp.deployment.setup import (
     ENCODER_FILES,
     MODEL_FILES,
@@ -25,9 +27,11 @@ from fednlp.deployment.setup import (
     require_names,
     require_placed,
 )
-from fednlp.deployment.site_worker import ENCODER, RECORD, START, SiteWork, open_work
+from fednlp.deployment.site_worker import ENCODER, FINETUNED, RECORD, START, SiteWork, open_work
 from fednlp.disk import atomic, sha256_of, sync_all, sync_folder, writing
 from fednlp.errors import RunError
+from fednlp.federated.runtime import MODEL
+from fednlp.formatting.units import human_bytes
 from fednlp.simulation.components import Log
 
 _SETUP = "setup.json"
@@ -42,6 +46,18 @@ class Agreed(Setup):
     """
 
     most_down: int = Field(default=MOST_FETCHED, ge=0)
+
+
+class PolicyRefusal(RunError):
+    """A site's policy refuses what a server would do.
+
+    Attributes:
+        refusals: Each reason.
+    """
+
+    def __init__(self, message: str, refusals: list[Refusal]) -> None:
+        super().__init__(message)
+        self.refusals = refusals
 
 
 class Agreement:
@@ -90,6 +106,25 @@ class Agreement:
         downloads = [Download(name, ref.size, ref.digest) for name, ref in objects.items()]
         self._require_none(check_call(self.policy, setup, experiment, downloads))
 
+    def require_model_allowed(self, objects: Mapping[str, ObjectRef]) -> None:
+        """Check what comes as the final model before any of it is fetched.
+
+        Raises:
+            RunError: The site takes part in no run, or in one that keeps its model; the policy refuses it; or it is
+                something else.
+        """
+        known = self.known()
+        if known is None or self.run is None:
+            raise RunError("this site did not take part: it has no model of this run to begin with")
+        if not experiment_of(known).rounds.send_model:
+            raise RunError(
+                "the server sends its final model, and the experiment keeps it (rounds.send_model = false)"
+            )
+        if {*objects} != {MODEL}:
+            raise RunError("the server sends something else than the final model")
+        ref = objects[MODEL]
+        self._require_none(check_model(self.policy, Download(MODEL, ref.size, ref.digest)))
+
     def keep(self, setup: Setup, most_down: int = MOST_FETCHED) -> None:
         """Take note of what the site has agreed to; when this returns, it is on the disk with the models.
 
@@ -107,7 +142,7 @@ class Agreement:
             sync_folder(self.folder)
 
     def examine(
-        self, setup: Setup, objects: Mapping[str, Path], federation: str
+        self, setup: Setup, objects: Mapping[str, Path], federation: str, refusal: Exception | None = None
     ) -> tuple[list[str], list[Refusal]]:
         """Return the lines that tell what an experiment would fetch, train and send here, and what is refused of it.
 
@@ -115,9 +150,16 @@ class Agreement:
             setup: What the server said.
             objects: The files that came with it, by name.
             federation: The server's address, for people.
+            refusal: Why nothing was fetched for it; None where its objects are there.
         """
-        _, facts, refusals = self._look(setup, objects)
         experiment = experiment_of(setup)
+        facts: Facts | None = None
+        try:
+            if refusal is not None:
+                raise refusal
+            _, facts, refusals = self._look(setup, objects)
+        except PolicyRefusal as error:
+            refusals = error.refusals
         lines = dry_run(
             federation, self.name, self.policy, experiment, facts, refusals, clients=setup.clients
         )
@@ -129,8 +171,15 @@ class Agreement:
         Raises:
             RunError: It does not; every reason is named.
         """
-        work, _, refusals = self._look(setup, objects)
+        before = self.known()
+        work, facts, refusals = self._look(setup, objects)
         self._require_none(refusals)
+        if before is None or before.run != setup.run:
+            forget_models(self.folder)
+        if (held := process_memory()) is not None:
+            needs = "" if facts.memory is None else f", {human_bytes(facts.memory)} (predicted)"
+            has = f"this process, with Python and torch, {human_bytes(held)}"
+            self.log(f"memory: the model and its training{needs}; {has}")
         return work
 
     def _look(self, setup: Setup, objects: Mapping[str, Path]) -> tuple[SiteWork, Facts, list[Refusal]]:
@@ -188,7 +237,7 @@ class Agreement:
 
     def _require_none(self, refusals: list[Refusal]) -> None:
         if refusals:
-            raise RunError("; ".join(refused_by(self.name, refusals)))
+            raise PolicyRefusal("; ".join(refused_by(self.name, refusals)), refusals)
 
     def _open(self, setup: Setup) -> SiteWork:
         """Open the site's data and the model.
@@ -209,7 +258,7 @@ class Agreement:
         if known is None:
             return False
         if known.run != setup.run:
-            for name in (RECORD, _SETUP):
+            for name in (RECORD, FINETUNED, _SETUP):
                 (self.folder / name).unlink(missing_ok=True)
             return False
         self._require_same(known, setup)

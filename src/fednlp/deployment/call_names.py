@@ -8,6 +8,7 @@ _WORDS = {
     "tests": "the sums over its tests of round {}",
     "setup": "its setup",
     "labels": "the names of its labels",
+    "model": "the final model",
 }
 _SECURE = "a secure sum of round {}"
 """Of the steps of a protocol, which are several."""

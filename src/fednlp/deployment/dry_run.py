@@ -21,7 +21,7 @@ def dry_run(
     site: str,
     policy: SitePolicy,
     experiment: Experiment,
-    facts: Facts,
+    facts: Facts | None,
     refusals: Sequence[Refusal],
     *,
     clients: int,
@@ -33,26 +33,29 @@ def dry_run(
         site: The site's name in it.
         policy: The site's.
         experiment: Resolved.
-        facts: From :func:`fednlp.deployment.facts.facts_of`.
+        facts: From :func:`fednlp.deployment.facts.facts_of`; None where the site refuses before it looks further.
         refusals: From :func:`fednlp.deployment.refusals.check`.
         clients: Number of sites.
     """
     config: dict[str, Any] = experiment.model_dump(exclude_none=True)
     model = experiment.model.name_or_path
+    task = experiment.task.configured if facts is None else facts.task
+    has = "" if facts is None else f", {plural(facts.examples, 'training example')}{_with_label(facts)}"
     sections = {
         "federation": [f"{federation}, {plural(clients, 'site')}"],
-        "this site": [f"{site}, {plural(facts.examples, 'training example')}{_with_label(facts)}"],
-        "experiment": [
-            f"{experiment.name}: {facts.task} with {model}",
-            describe_method(config, clients=clients),
-        ],
-        "downloads": list(_downloads(facts)),
-        "trains": list(_trains(experiment, facts)),
-        "sends": list(_sends(experiment, facts)),
-        "tells": list(_tells(policy, experiment, facts)),
-        "privacy": [facts.privacy.statement if facts.privacy else "no differential privacy"],
-        "refused": [str(refusal) for refusal in refusals] or ["nothing: the site's file allows all of this"],
+        "this site": [f"{site}{has}"],
+        "experiment": [f"{experiment.name}: {task} with {model}", describe_method(config, clients=clients)],
     }
+    if facts is not None:
+        sections |= {
+            "downloads": [*_downloads(facts), _final_model(policy, experiment)],
+            "trains": list(_trains(experiment, facts)),
+            "sends": list(_sends(experiment, facts)),
+            "tells": list(_tells(policy, experiment, facts)),
+            "privacy": [facts.privacy.statement if facts.privacy else "no differential privacy"],
+        }
+    allowed = ["nothing: the site's file allows all of this"]
+    sections["refused"] = [str(refusal) for refusal in refusals] or allowed
     lines = [
         f"{name if number == 0 else '':<{_WIDTH}}{clean(text)}"
         for name, texts in sections.items()
@@ -69,6 +72,14 @@ def _downloads(facts: Facts) -> Iterator[str]:
     for one in facts.downloads:
         yield f"{one.name}: {human_bytes(one.size)}, sha256:{one.digest[:SHORTEST_DIGEST]}"
     yield f"each round: {human_bytes(facts.bytes_down)}"
+
+
+def _final_model(policy: SitePolicy, experiment: Experiment) -> str:
+    if not experiment.rounds.send_model:
+        return "at the end: nothing (rounds.send_model = false)"
+    if not policy.allow.final_model:
+        return "at the end: nothing (allow.final_model = false)"
+    return "at the end: the final model, which is kept here"
 
 
 def _trains(experiment: Experiment, facts: Facts) -> Iterator[str]:

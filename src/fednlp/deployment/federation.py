@@ -7,17 +7,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fednlp.config.values import rate_schedule
 from fednlp.deployment.arrivals import by_arrivals
 from fednlp.deployment.components import server_components
 from fednlp.deployment.enrolment import FOLDER
+from fednlp.deployment.final_model import FinalModels
 from fednlp.deployment.gathering import Gathering, Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.label_agreement import FILE as AGREED
 from fednlp.deployment.label_agreement import agree, lacks_labels
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
+from fednlp.deployment.publishing import Publisher
 from fednlp.deployment.remote import Sites
 from fednlp.deployment.remote_labels import RemoteLabels, save_counts
 from fednlp.deployment.returning import Returning, said_before
@@ -29,6 +31,8 @@ from fednlp.deployment.waiting import Patience
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.client import TrainRequest
+from fednlp.federated.params import Layout
+from fednlp.federated.runtime import MODEL
 from fednlp.formatting.units import human_seconds
 from fednlp.models.resolve import resolve_model
 from fednlp.partition.embed import ENCODER
@@ -40,7 +44,7 @@ from fednlp.simulation.facts import write_facts
 from fednlp.simulation.protection import check_noise
 from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.run_dir import RunDir, saving
-from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
+from fednlp.simulation.start_model import check_start, start_fingerprints, start_model, trained_layout
 from fednlp.simulation.train import OpenRun, open_run, train
 
 _ENDED = "the federation's last round is done"
@@ -57,6 +61,7 @@ class Federation:
         on_look: Called about once a second while sites are awaited; an error that it raises stops the run.
         on_open: Told of the run when it is about to begin.
         components: From :func:`components_before_sites`; made by :meth:`run` if left out.
+        rehearsed: Whether the sites are processes of this machine.
     """
 
     def __init__(
@@ -68,8 +73,9 @@ class Federation:
         on_look: Callable[[], None] = lambda: None,
         on_open: Callable[[OpenRun], None] = lambda run: None,
         components: RunComponents | None = None,
+        rehearsed: bool = False,
     ) -> None:
-        self._components = components
+        self._components, self.rehearsed = components, rehearsed
         self.on_look, self.on_open = on_look, on_open
         self.directory, self.hub, self.members, self.callback = directory, hub, members, callback
         self.experiment = directory.experiment()
@@ -88,7 +94,7 @@ class Federation:
         if directory.finished:
             log(f"{directory.folder} is at its end: sites that come are told so")
             self.callback.finished(directory, directory.read_json("summary.json"))
-            self.hub.finish(_ENDED)
+            self._end_again()
             return directory
         if lacks_labels(self.experiment):
             folder = directory.folder / FOLDER
@@ -114,7 +120,6 @@ class Federation:
         self._returning = self._open_returning(components, newcomers)
         while not self._train(components, model):
             model = start_model(experiment, components.source, components.task)
-        self.hub.finish(_ENDED)
         return directory
 
     def _train(self, components: RunComponents, model: nn.Module) -> bool:
@@ -147,8 +152,10 @@ class Federation:
             patience = Patience(experiment.rounds.wait, self._waiting, self._refuse_removed)
             by_arrivals(run, engine, directory.folder / FOLDER / "arrivals.jsonl", patience)
             self.on_open(run)
+            run.context.facts["clients_were"] = "rehearsed sites" if self.rehearsed else "sites"
             try:
                 train(run, newcomers.begin)
+                self._end(run.context.worker.layout, run.context.state.params)
             except PopulationChanged:
                 return False
             except TooFewClients:
@@ -158,6 +165,36 @@ class Federation:
                 )
                 raise
         return True
+
+    def _end(self, layout: Layout, params: Tensor) -> None:
+        """Tell the sites that the last round is done; those that are to have the final model take it first."""
+        calls: dict[int, str] = {}
+        if self.experiment.rounds.send_model:
+            folder = self.directory.folder / FOLDER
+            offer = Publisher(self.hub, folder, layout).offer(MODEL, params, None)
+            calls = self._final_models.ask(offer)
+        self.hub.finish(_ENDED, calls)
+
+    def _end_again(self) -> None:
+        """Do the same in a server that was started again: some sites may have come too late the last time."""
+        experiment = self.experiment
+        if not experiment.rounds.send_model:
+            self.hub.finish(_ENDED)
+            return
+        if self._final_models.have_all():
+            self.hub.finish(_ENDED, self._final_models.calls())
+            return
+        components = server_components(experiment, self.callback.log)
+        model = start_model(experiment, components.source, components.task)
+        layout = trained_layout(experiment, model)
+        state = self.directory.load_state(layout)
+        assert state is not None
+        self._end(layout, state.params)
+
+    @property
+    def _final_models(self) -> FinalModels:
+        counted = counted_rounds(self.directory.round_lines())
+        return FinalModels(self.directory, self.hub, self.members, counted)
 
     def _open_newcomers(self, components: RunComponents) -> Newcomers:
         """Return what sees to sites that join while the rounds go on."""

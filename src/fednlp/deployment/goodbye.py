@@ -1,14 +1,18 @@
-"""The end of a federation: its server stays until the sites have heard of it, since a site tries again for ever."""
+"""The end of a federation: its server stays until the sites have the final model and have heard of the end.
+
+A site tries again for ever until it has heard it.
+"""
 
 import time
 from collections.abc import Callable
 
-from fednlp.deployment.gathering import Members
+from fednlp.deployment.frames import CHUNK
+from fednlp.deployment.gathering import Member, Members
 from fednlp.deployment.hub import Hub
 from fednlp.simulation.components import Log
 
 PATIENCE = 120.0
-"""Seconds that sites get to hear it: more than the longest pause between two tries of a site."""
+"""Seconds in which nothing goes to sites that are awaited: more than the longest pause between two tries of a site."""
 _LOOK, _TOLD = 0.05, 2.0
 
 
@@ -20,37 +24,84 @@ def let_go(
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> list[str]:
-    """Stay until every enrolled site has heard that the federation has ended; return the names of those that have not.
+    """Stay until every enrolled site has its last call behind it, and has heard that the federation has ended.
+
+    A site that has the final model needs no word of the end: it ends by itself.
 
     Args:
         hub: That has ended.
         members: Returns who there is.
-        log: Told who has not heard yet, and how to end who does not hear it.
-        seconds: How long it stays at most.
+        log: Told who has the final model, who is awaited, and how to end who does not hear of the end.
+        seconds: How long it stays at most while nothing goes to those who are awaited.
         now: The clock.
         sleep: Waits for so many seconds.
+
+    Returns:
+        The names of the sites that have not heard it.
     """
-    begun, told = now(), False
+    begun = moved = now()
+    told, answered, sent = False, dict[int, bool](), dict[int, int]()
     while True:
-        heard = hub.heard_the_end() - hub.connected().keys()
-        missing = [one.name for one in members() if one.state == "enrolled" and one.client not in heard]
-        waited = now() - begun
+        connected = hub.connected()
+        heard = hub.heard_the_end() | {client for client, taken in answered.items() if taken}
+        missing = []
+        for one in members():
+            if one.state != "enrolled":
+                continue
+            if one.client not in answered and (taken := _taken(hub, one, log)) is not None:
+                answered[one.client] = taken
+            if one.client not in heard or one.client in connected:
+                missing.append(one)
         if not missing:
             return []
-        if waited >= seconds:
+        for one in missing:
+            bytes_out = connected[one.client].bytes_out if one.client in connected else 0
+            if bytes_out >= sent.get(one.client, 0) + CHUNK:
+                moved = now()
+            elif bytes_out >= sent.get(one.client, 0):
+                continue
+            sent[one.client] = bytes_out
+        if now() - moved >= seconds:
             break
-        if waited >= _TOLD and not told:
+        if now() - begun >= _TOLD and not told:
             told = True
             log(
-                f"the federation has ended: waiting for {', '.join(missing)} to hear it, for {seconds:.0f} s at most; "
-                "Ctrl-C ends the waiting"
+                f"the federation has ended: waiting for {_names(missing)} to {_wanted(hub, missing) or 'hear it'}, for "
+                f"{seconds:.0f} s at most; Ctrl-C ends the waiting"
             )
         try:
             sleep(_LOOK)
         except KeyboardInterrupt:  # all is saved: there is nothing to go on with
             break
-    log(
-        f"{', '.join(missing)} did not hear that the federation has ended, and may go on trying: press Ctrl-C there, "
-        "or start this server again while they try"
-    )
-    return missing
+    if (lacking := _wanted(hub, missing)) is not None:
+        log(
+            f"{_names(missing)} did not {lacking}: start this server again while fednlp join is at work there"
+        )
+    else:
+        log(
+            f"{_names(missing)} did not hear that the federation has ended, and may go on trying: press Ctrl-C there, "
+            "or start this server again while they try"
+        )
+    return [one.name for one in missing]
+
+
+def _taken(hub: Hub, site: Member, log: Log) -> bool | None:
+    """Say what came of a site's last call, and return whether it has the final model; None without an answer yet."""
+    call_id = hub.last_call(site.client)
+    reply = None if call_id is None else hub.reply(call_id)
+    if reply is None:
+        return None
+    outcome = "has the final model" if reply.error is None else f"has no final model: {reply.error}"
+    log(f"{site.name} {outcome}")
+    return reply.error is None
+
+
+def _wanted(hub: Hub, missing: list[Member]) -> str | None:
+    """Return what sites that are awaited are asked for; None where they are only to hear of the end."""
+    calls = [hub.last_call(one.client) for one in missing]
+    asked = any(call_id is not None and hub.reply(call_id) is None for call_id in calls)
+    return "take the final model" if asked else None
+
+
+def _names(sites: list[Member]) -> str:
+    return ", ".join(site.name for site in sites)

@@ -1,7 +1,9 @@
 """What this machine has."""
 
+import os
 from pathlib import Path
 
+_PAGE = os.sysconf("SC_PAGE_SIZE")
 _CONTAINER = Path("/sys/fs/cgroup/memory.max")
 
 
@@ -18,3 +20,11 @@ def machine_memory() -> tuple[int | None, int | None]:
     except (OSError, ValueError):
         return total, free
     return min(limit, total or limit), min(limit, free or limit)
+
+
+def process_memory() -> int | None:
+    """Return the bytes of memory that this process has; None if unknown."""
+    try:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * _PAGE
+    except (OSError, ValueError, IndexError):
+        return None

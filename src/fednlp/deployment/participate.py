@@ -11,6 +11,7 @@ from fednlp.deployment.call_names import in_words
 from fednlp.deployment.call_preparation import ReadyCall
 from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.disclosure import redact_error
+from fednlp.deployment.final_model import is_final_model
 from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.message_types import Call
 from fednlp.deployment.messages import software
@@ -63,6 +64,7 @@ class Participant:
         self._first: tuple[int, float] | None = None
         self._calls: queue.Queue[ReadyCall] = queue.Queue()
         self._withdrawn: set[str] = set()
+        self._ended = False
 
     def _admits(self, call: Call) -> bool:
         """Return whether the objects of a call may be fetched: what a site is asked before it is set up waits.
@@ -86,11 +88,11 @@ class Participant:
             FednlpError: This site does not take part; the server has been told so.
         """
         while (call := self.next_call()) is not None:
-            if not _begins(call.id):
+            if not _begins(call.id) and not is_final_model(call.id):
                 self._wait_for_hours(call.id)
             if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
-        if self.session.over:
+        if self.session.over or self._ended:
             self.site.end()
         return self.session.reason or ""
 
@@ -108,20 +110,22 @@ class Participant:
             federation: The server's address, for people.
 
         Raises:
-            FednlpError: The call cannot be read, or sets up what this site's policy refuses by the experiment's text.
+            FednlpError: The call cannot be read.
         """
         call = self.next_call()
         if call is None:
             return []
         try:
-            if call.refusal is not None:
+            if call.refusal is not None and not is_setup(call.id):
                 raise call.refusal
             if asks_labels(call.id):
                 return examine_labels(self.site.policy, self.site.name, call.request, federation)
             if not is_setup(call.id):
                 where = self.site.folder / "site.toml"
                 raise RunError(f"this site takes part already: stop it, and look at {where}")
-            lines, refusals = self.site.examine(read_setup(call.request), call.objects, federation)
+            lines, refusals = self.site.examine(
+                read_setup(call.request), call.objects, federation, call.refusal
+            )
         except Exception as error:
             self._forget(call.id, error)
             raise
@@ -158,6 +162,8 @@ class Participant:
             session.answer(call.id, answer, body)
             if is_setup(call.id):
                 session.go_on()
+            if is_final_model(call.id):
+                self._end(call.id)
             if name.partition("-")[0] == "train" and body is not None:
                 self._say_trained(int(call.id.partition(".")[0]), begun, size)
 
@@ -173,6 +179,18 @@ class Participant:
             f"{human_bytes(size)}{on}"
         )
 
+    def _end(self, call_id: str) -> None:
+        """End this site's part, which has the final model, also where the server is gone."""
+        self._ended = True
+        self._wait_until_stored(call_id)
+        self.session.leave("the last round is done, and the final model is here")
+
+    def _wait_until_stored(self, call_id: str) -> None:
+        """Give an answer time to reach the server, and the server to say that the federation is over."""
+        until = time.monotonic() + _PATIENCE
+        while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:
+            time.sleep(_LOOK)
+
     def _fail(self, call_id: str, error: Exception, reason: str) -> None:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
         self.session.answer(call_id, None, None, redact_error(error))
@@ -181,9 +199,7 @@ class Participant:
                 self.log(f"{in_words(call_id)}: {reason}")
             return
         self._forget(call_id, error)
-        until = time.monotonic() + _PATIENCE
-        while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:
-            time.sleep(_LOOK)
+        self._wait_until_stored(call_id)
         raise RunError(
             f"this site does not take part: {reason}; mend what is wrong, and join again"
         ) from error

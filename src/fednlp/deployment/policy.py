@@ -117,6 +117,11 @@ class Allow(Section):
     pseudo_labels: bool = Field(
         default=True, description="whether the model may label texts here, to be trained on here ([fewshot])"
     )
+    final_model: bool = Field(
+        default=True,
+        description="whether the final model is fetched at the end and kept here, with this site's own model if it has "
+        "one; false: this machine keeps neither",
+    )
     most_rounds: PositiveInt | None = Field(
         default=None, description="the most rounds of a run", examples=[100]
     )

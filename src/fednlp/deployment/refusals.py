@@ -92,6 +92,14 @@ def check_call(
     ]
 
 
+def check_model(policy: SitePolicy, model: Download) -> list[Refusal]:
+    """Return what a policy refuses of the final model before it is fetched."""
+    refusals = list(_downloads(policy.limits, [model], "at the end", "rounds.send_model"))
+    if not policy.allow.final_model:
+        refusals.append(_refusal("allow.final_model", False, "sends its final model", "rounds.send_model"))
+    return refusals
+
+
 def check_labels(policy: SitePolicy, experiment: Experiment) -> list[Refusal]:
     """Return what a policy refuses of an experiment whose server asks for the names of labels, by its text alone."""
     allow = policy.allow
@@ -235,11 +243,16 @@ def _labels(allow: Allow) -> Iterator[Refusal]:
         yield _refusal("allow.tell_labels", False, "asks sites for the names of their labels", "data.labels")
 
 
-def _downloads(limits: Limits, downloads: Iterable[Download]) -> Iterator[Refusal]:
+def _downloads(
+    limits: Limits,
+    downloads: Iterable[Download],
+    when: str = "before the first round",
+    setting: str = "model.name_or_path",
+) -> Iterator[Refusal]:
     size, most = sum(one.size for one in downloads), limits.download_mb
     if most is not None and size > most * 1e6:
-        does = f"has a site fetch {digits(size / 1e6)} MB before the first round"
-        yield _refusal("limits.download_mb", most, does, "model.name_or_path")
+        does = f"has a site fetch {digits(size / 1e6)} MB {when}"
+        yield _refusal("limits.download_mb", most, does, setting)
 
 
 def _resources(policy: SitePolicy, facts: Facts) -> Iterator[Refusal]:

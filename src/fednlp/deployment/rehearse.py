@@ -11,6 +11,7 @@ from pathlib import Path
 from fednlp.config import Experiment
 from fednlp.deployment.enrolment import FOLDER, invite, stored_address
 from fednlp.deployment.identity import SiteIdentity
+from fednlp.deployment.servable import servable
 from fednlp.deployment.serve import Listening, serve
 from fednlp.deployment.shards import Shards, opened, split_out
 from fednlp.errors import ConfigError, RunError
@@ -34,7 +35,8 @@ def rehearse(experiment: Experiment, out: Path, callback: Callback, page: str | 
     Raises:
         FednlpError: As for a simulation; a site's process has ended early; or there are too many clients.
     """
-    resolved, folder = experiment.resolved(real_clients=True), out.with_name(f"{out.name}-sites")
+    resolved = servable(experiment.resolved(real_clients=True), callback.log)
+    folder = out.with_name(f"{out.name}-sites")
     shards = opened(resolved, folder) or split_out(resolved, folder, callback.log)
     if len(shards.names) > MOST_SITES:
         raise ConfigError(
@@ -54,6 +56,7 @@ def rehearse(experiment: Experiment, out: Path, callback: Callback, page: str | 
             sites.go_on,
             sites.require_alive,
             page,
+            rehearsed=True,
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ class KnownClient:
         withdrawn: The calls whose replies are no longer wanted.
         removed: Why it is refused; None if it is not.
         heard_the_end: Whether it was told that the run is over.
+        last_call: The call that it answers before it is told so; None where there is none.
         session: Of its connection; None where there is none.
     """
 
@@ -30,6 +31,7 @@ class KnownClient:
     withdrawn: set[str] = field(default_factory=set)
     removed: str | None = None
     heard_the_end: bool = False
+    last_call: str | None = None
     session: ServerSession | None = None
 
     def needs(self, digest: str, calls: Container[str] | None = None) -> list[OpenCall]:
@@ -83,14 +85,27 @@ class Roster:
                 if one is not None and one.welcomed
             }
 
-    def finish(self, reason: str) -> None:
-        """Tell all clients, also those that come later, that the run is over."""
+    def finish(self, reason: str, last_calls: Mapping[int, str] | None = None) -> None:
+        """Tell all clients, also those that come later, that the run is over.
+
+        Args:
+            reason: Why.
+            last_calls: The call, already asked, that a client is to answer before it is told so, by its number.
+        """
         with self.lock:
             self.ended = printable(reason)
-            for known in self.clients():
-                if known.session:
+            for client in last_calls or {}:
+                self.client(client)
+            for client, known in self._clients.items():
+                known.last_call = (last_calls or {}).get(client)
+                if known.session and self.hears_the_end(client):
                     known.session.finish(self.ended)
                 known.wake()
+
+    def last_call(self, client: int) -> str | None:
+        """Return the call that a client answers before it is told that the run is over; None where there is none."""
+        with self.lock:
+            return self.client(client).last_call
 
     def heard_the_end(self) -> set[int]:
         """Return the clients that were told that the run is over."""
@@ -129,6 +144,11 @@ class Roster:
         known = self.client(session.client)
         if known.session is session:
             known.session = None
+
+    def hears_the_end(self, client: int) -> bool:
+        """Return whether a client is to be told that the run is over: it is, and its last call is answered."""
+        known = self.client(client)
+        return self.ended is not None and known.last_call not in known.calls
 
     def told_the_end(self, client: int) -> None:
         """Take note that a client was told that the run is over."""

@@ -1,6 +1,6 @@
 """Which experiments a server without training examples can run; the others are refused by name."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, Fewshot
@@ -14,6 +14,24 @@ TRUTH_IS_HIDDEN = (
     'fewshot.label_counts = "truth" is for simulations: it reads the labels of unlabelled texts, which a real '
     "federation does not have"
 )
+
+
+def servable(experiment: Experiment, log: Callable[[str], None]) -> Experiment:
+    """Return an experiment without what only a simulation evaluates; each key that is left out is said.
+
+    So one file goes through run, compare, rehearse and serve.
+
+    Args:
+        experiment: As it is written, or resolved.
+        log: Called with a line for each key.
+    """
+    if not experiment.evaluation.cross_client_evaluation:
+        return experiment
+    log(
+        "evaluation.cross_client_evaluation is left out: between machines no site's own model goes to the other sites"
+    )
+    evaluation = experiment.evaluation.model_copy(update={"cross_client_evaluation": False})
+    return experiment.model_copy(update={"evaluation": evaluation})
 
 
 def require_servable(experiment: Experiment) -> None:
@@ -84,11 +102,6 @@ def _unsupported(experiment: Experiment) -> Iterator[str]:
         yield NO_DIRECTORY
     if experiment.runtime.clients_at_once != 1:
         yield "runtime.clients_at_once trains clients of several sites in one process: leave it out"
-    if experiment.evaluation.cross_client_evaluation:
-        yield (
-            "evaluation.cross_client_evaluation scores each client's own model on the tests of all others, to whom it "
-            "would have to go: leave it out"
-        )
 
 
 def _fewshot(experiment: Experiment) -> Iterator[str]:

@@ -29,6 +29,7 @@ from fednlp.deployment.names import broker_scheme, host_and_port, lookalike, ser
 from fednlp.deployment.organisation import Files, OrganisationAdmission
 from fednlp.deployment.proofs import Challenges
 from fednlp.deployment.run_directory import open_directory, run_name
+from fednlp.deployment.servable import servable
 from fednlp.deployment.sites import Register
 from fednlp.deployment.status_writer import StatusWriter
 from fednlp.errors import ConfigError
@@ -80,6 +81,7 @@ def serve(
     on_look: Callable[[], None] = lambda: None,
     page: str | None = None,
     page_hosts: Sequence[str] = (),
+    rehearsed: bool = False,
 ) -> RunDir:
     """Run a federation, or go on with one that was stopped.
 
@@ -94,11 +96,13 @@ def serve(
         on_look: Called about once a second while sites are awaited; an error that it raises stops the server.
         page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
         page_hosts: Names under which a proxy serves the page.
+        rehearsed: Whether the sites are processes of this machine.
 
     Raises:
         FednlpError: The settings do not allow it, or too few sites came through; the rounds before are saved.
     """
     _require_distinct(sites)
+    experiment = servable(experiment, callback.log)
     _require_fit(experiment, where)
     host_and_port(where.listen, "--listen")
     with ExitStack() as undo:
@@ -121,7 +125,11 @@ def serve(
                 members = admission.register.sites
                 with StatusWriter(directory, hub, members, callback.log) as status:
                     seen = status.watched(callback)
-                    return Federation(directory, hub, members, seen, on_look, status.opened, components).run()
+                    opened = status.opened
+                    federation = Federation(
+                        directory, hub, members, seen, on_look, opened, components, rehearsed
+                    )
+                    return federation.run()
             finally:
                 try:
                     if hub.ended is not None:  # else the sites wait for this server to come back

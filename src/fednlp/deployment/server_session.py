@@ -102,7 +102,7 @@ class ServerSession:
             except VersionMismatch as error:
                 self.refuse(
                     f"the server speaks version {VERSION} of the messages (fednlp {software()}), and you speak "
-                    f"version {error.version} (fednlp {error.software}): run pip install fednlp=={software()}"
+                    f"version {error.version} (fednlp {error.software}): install the server's version"
                 )
                 return
             match message:
@@ -173,6 +173,7 @@ class ServerSession:
             self._sent.pop(call_id, None)
             if self.welcomed:
                 self._say(Stored(call_id))
+            self._finish_if_over()
         else:
             self._receiving.again(call_id)
 
@@ -204,9 +205,12 @@ class ServerSession:
             self._held.add(call_id)
             if self._hub.is_unwanted(call_id) or call_id in self._hub.inbox:
                 self.withdraw(call_id)
-        if self._hub.ended is not None:
-            self.finish(self._hub.ended)
+        self._finish_if_over()
         return None
+
+    def _finish_if_over(self) -> None:
+        if self._hub.ended is not None and self._hub.hears_the_end(self.client):
+            self.finish(self._hub.ended)
 
     def _get(self, get: Get) -> None:
         if not self._sending.ask(get, self._sent) and get.digest not in self._stale:

@@ -13,7 +13,7 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import SITES
 from fednlp.data.textdata import Split, TextData
-from fednlp.deployment.servable import DRAWN, unsupported
+from fednlp.deployment.servable import DRAWN, servable, unsupported
 from fednlp.disk import atomic, writing
 from fednlp.errors import ConfigError
 from fednlp.fewshot.gold import GoldLabels
@@ -69,6 +69,7 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
         raise ConfigError(
             'data.name = "sites": the examples are at the sites already, there is nothing to split'
         )
+    experiment = servable(experiment, log)
     problems = unsupported(experiment)
     if problems:
         raise ConfigError("\n".join(problems), problems)

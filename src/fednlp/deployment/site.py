@@ -19,6 +19,7 @@ from fednlp.deployment.disclosure import (
     require_sums_told,
     tells_sums,
 )
+from fednlp.deployment.final_model import final_vector, is_final_model, keep_models, read_final_model
 from fednlp.deployment.label_telling import asks_labels, tell_labels
 from fednlp.deployment.lost_state import STATE_IS_LOST, has_lost, require_same_data
 from fednlp.deployment.message_types import ObjectRef
@@ -40,7 +41,7 @@ from fednlp.deployment.setup import (
     is_setup,
     read_setup,
 )
-from fednlp.deployment.site_worker import LABELS, SiteWork
+from fednlp.deployment.site_worker import FINETUNED, LABELS, SiteWork
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.upload import Trained, upload_pieces
@@ -104,6 +105,8 @@ class Site:
         if is_setup(name):
             self._agreement.require_allowed(read_setup(request), objects)
             return True
+        if is_final_model(name):
+            self._agreement.require_model_allowed(objects)
         known = self._agreement.known()
         if known is None or self.run is None:
             return False
@@ -133,6 +136,8 @@ class Site:
         """
         if asks_labels(name):
             return tell_labels(self.policy, self.name, request), None
+        if is_final_model(name):
+            return self._keep_models(request, objects), None
         if is_setup(name):
             return self._set_up(read_setup(request), objects), None
         step = name.removeprefix(OF_TESTS)
@@ -142,6 +147,14 @@ class Site:
                 raise RunError("the server asks for a secure sum, and the experiment has none")
             return sums.answer(step, request, objects)
         return self._work(name, request, objects)
+
+    def _keep_models(self, request: Mapping[str, Any], objects: Mapping[str, Path]) -> dict[str, Any]:
+        """Write the final model, and this site's own where it has one."""
+        told, work = read_final_model(request), self.opened
+        model = final_vector(self._published, work.worker, objects)
+        self.log("the last round is done: writing the final model")
+        keep_models(self.folder, self.name, self.policy, work, told, model)
+        return {}
 
     def end(self) -> None:
         """Remove pseudo labels, and what is kept for secure sums: the run is over."""
@@ -205,10 +218,10 @@ class Site:
             self.log(STATE_IS_LOST)
 
     def examine(
-        self, setup: Setup, objects: Mapping[str, Path], federation: str
+        self, setup: Setup, objects: Mapping[str, Path], federation: str, refusal: Exception | None
     ) -> tuple[list[str], list[Refusal]]:
         """Return what an experiment would do here, and what is refused of it; see :class:`Agreement`."""
-        return self._agreement.examine(setup, objects, federation)
+        return self._agreement.examine(setup, objects, federation, refusal)
 
     def _ready(self, setup: Setup, work: SiteWork) -> Ready:
         """Return how many examples the site has, as far as the server may know."""
@@ -283,6 +296,8 @@ class Site:
             for name in objects.keys() - {DERIVED}
         }
         wanted = self._as_counted(request["counted"], wanted)
+        if isinstance(wanted, ClientModelRequest) and wanted.finetune_steps:
+            wanted = replace(wanted, save_to=str(self.folder / FINETUNED))
         if isinstance(wanted, KeepLabelsRequest):
             return self._label(wanted, vectors)
         labels = self.opened.labels

@@ -5,7 +5,9 @@ What is wrong with them is said here with names and numbers; the server is told 
 
 import unicodedata
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from fednlp.config import Experiment
 from fednlp.data import TextData, load_data
 from fednlp.data.columns import MissingColumns, configured_columns, listed, there_are
 from fednlp.data.label_names import label_name
@@ -78,6 +80,31 @@ def open_site_data(
     if strange:
         raise UnfitSiteData(_strange(data.name, data.task, strange, labels), UNKNOWN_LABELS)
     return with_labels(renamed, labels)
+
+
+def read_own(
+    policy: SitePolicy, experiment: Experiment, path: Path | None, columns: Mapping[str, str]
+) -> TextData:
+    """Load a site's data again, or a file beside them, with the experiment's names of labels.
+
+    Args:
+        policy: The site's: its files and the names of its labels.
+        experiment: That the site took part in.
+        path: The file; None for the site's data.
+        columns: The file's own names of columns by the canonical ones, where they are others than the site's.
+
+    Raises:
+        UnfitSiteData: They lack a column, or hold rows that are no examples.
+    """
+    files = policy.data
+    if path is not None:
+        named = {key: columns[key] for key in _OWN_KEYS if key in columns}
+        further = {**files.columns, **{key: name for key, name in columns.items() if key not in named}}
+        one = {"path": str(path), "test_path": None, "test_fraction": 0.0, "columns": further}
+        files = files.model_copy(update=one | named)
+    unlabelled = experiment.fewshot is not None and path is None
+    task = experiment.task.configured or ""
+    return open_site_data(policy.model_copy(update={"data": files}), task, None, unlabelled)
 
 
 def _renamed(data: TextData, names: Mapping[str, str], labels: Sequence[str]) -> TextData:

@@ -17,9 +17,9 @@ from fednlp.federated.communication import bytes_down, derived_entries, entry_sh
 from fednlp.federated.message import message_bytes
 from fednlp.partition import OneClient
 from fednlp.simulation.components import Log, RunComponents, build_components
+from fednlp.simulation.start_model import start_model
 from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.training.worker import ClientWorker
-from fednlp.training.worker_spec import load_model
 
 START, ENCODER = "start", "encoder"
 """Folders of the models that come with the setup: the starting model, and the one that filters texts."""
@@ -28,6 +28,8 @@ _SEALED = 1 << 20
 """Bytes that a sealed piece may have beyond those of a model: sums over tests are short."""
 RECORD = "record.bin"
 """File of what the method keeps between rounds."""
+FINETUNED = "finetuned.bin"
+"""File of the site's model after its fine-tuning steps."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +38,15 @@ class SiteWork:
 
     Attributes:
         experiment: That the site has agreed to, as the server sent it.
+        components: What it was opened from.
+        own: This site's examples.
         worker: Trains and evaluates.
         labels: What the site keeps under ``[fewshot]``; None without.
     """
 
     experiment: Experiment
+    components: RunComponents
+    own: OneClient
     worker: ClientWorker
     labels: SiteLabels | None
 
@@ -80,12 +86,15 @@ def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteW
     _compare(setup, components)
     np.save(folder / "no-tests.npy", np.zeros(0, dtype=np.int64))
     spec = worker_spec(experiment, components, folder / "partition", folder / "no-tests.npy", folder / RECORD)
+    model = start_model(
+        experiment, components.source, components.task
+    )  # as the server: it is written as there
     own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
-    worker = ClientWorker(spec, load_model(spec), client_algorithm(experiment, setup.clients), own)
+    worker = ClientWorker(spec, model, client_algorithm(experiment, setup.clients), own)
     labels = None
     if fewshot is not None:
         labels = SiteLabels(folder / LABELS, setup.run, fewshot, data, folder / ENCODER, log)
-    return SiteWork(agreed, worker, labels)
+    return SiteWork(agreed, components, own, worker, labels)
 
 
 def _own_experiment(experiment: Experiment, folder: Path, policy: SitePolicy) -> Experiment:

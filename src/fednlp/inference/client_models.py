@@ -104,16 +104,19 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
-    partition = Partition.load(run.partition)
     has_global = not personal and experiment.pull.push == "all"
-    if client is None:
-        if not has_global:
-            example = shlex.quote(client_name(partition, 0))
-            raise RunError(
-                f"the clients of {run.folder} have models of their own: say whose, with --client {example} "
-                f"({_known(partition)})"
-            )
+    if client is None and has_global:
         return
+    if run.is_at_site:
+        whose = "the one of this site with --own" if client is None else "--own in place of --client"
+        raise RunError(f"{run.folder.name} is a federation that this site took part in: say {whose}")
+    partition = Partition.load(run.partition)
+    if client is None:
+        example = shlex.quote(client_name(partition, 0))
+        raise RunError(
+            f"the clients of {run.folder} have models of their own: say whose, with --client {example} "
+            f"({_known(partition)})"
+        )
     algorithm = _algorithm_of(run, experiment)
     if has_global and algorithm.personal_model is None:
         _require_kept(run, experiment, partition.num_clients)

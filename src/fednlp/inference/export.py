@@ -27,7 +27,11 @@ _LONGEST_NAME = 100
 
 
 def export(
-    run: str | os.PathLike[str], out: str | Path, client: str | int | None = None, task: str | None = None
+    run: str | os.PathLike[str],
+    out: str | Path,
+    client: str | int | None = None,
+    task: str | None = None,
+    own: bool = False,
 ) -> Path:
     """Write the model of a run, or of one of its clients, as a folder that ``from_pretrained`` loads.
 
@@ -39,6 +43,7 @@ def export(
         out: The folder to make.
         client: Name or number of a client; None for the shared model.
         task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
+        own: Whether it is a site's own model, as there.
 
     Returns:
         The folder.
@@ -49,10 +54,10 @@ def export(
     """
     directory, folder = RunDir(Path(run)), Path(out).resolve()
     _refuse_taken(folder)
-    trained = open_trained(run, client, task, "cpu")
+    trained = open_trained(run, client, task, "cpu", own)
     with folder_made_whole(folder, _REMEDY) as made:
         if client is None:
-            shutil.copytree(directory.model, made, dirs_exist_ok=True)
+            shutil.copytree(directory.own_model if own else directory.model, made, dirs_exist_ok=True)
         else:
             partition = Partition.load(directory.partition)
             number = client_number(partition, client)

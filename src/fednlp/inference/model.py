@@ -131,8 +131,9 @@ def open_trained(
     client: str | int | None = None,
     task: str | None = None,
     device: str | None = None,
+    own: bool = False,
 ) -> Trained:
-    """Load the model of a run, finished or stopped.
+    """Load the model of a run, finished or stopped, or of a federation that this machine took part in.
 
     Args:
         folder: The run directory.
@@ -140,6 +141,7 @@ def open_trained(
         task: The run's task. Needed where it is a user's own class, ``"module:Class"``, since code that only a run
             directory names is never imported.
         device: Where the model computes, as for :func:`device_for`.
+        own: Whether it is a site's own model, in the folder of a federation that it took part in.
 
     Raises:
         RunError: The folder is no run directory, its run has written no model yet, there is no such client or no
@@ -147,7 +149,10 @@ def open_trained(
     """
     run = RunDir(Path(folder))
     experiment = run.experiment()
-    if not (run.model / "config.json").is_file():
+    kept = run.own_model if own else run.model
+    if own:
+        _require_own(run, client)
+    if not (kept / "config.json").is_file():
         why = _NO_MODEL.get(
             experiment.algorithm.name,
             "its run is not at its end: go on with: fednlp run --resume {folder}",
@@ -155,14 +160,18 @@ def open_trained(
         raise RunError(f"{folder} holds no model: {why}")
     known = run.read_json("task.json")
     require_trusted(folder, known["task"], task)
-    fields, source = dict(known["fields"]), str(run.model)
+    fields, source = dict(known["fields"]), str(kept)
     if "tokenizer" in fields:
         fields["tokenizer"] = source
     made = task_from(known["task"], fields)
     computes = device_for(experiment.runtime, device)
     adapted = client is not None and experiment.model.peft is not None
-    model = (_adapted_model if adapted else _shared_model)(run, experiment, made).to(computes).eval()
-    load_client(run, experiment, model, client)
+    if adapted and not run.is_at_site:
+        model = _adapted_model(run, experiment, made).to(computes).eval()
+    else:
+        model = _saved_model(kept, experiment, made).to(computes).eval()
+    if not own:
+        load_client(run, experiment, model, client)
     if experiment.runtime.onednn is True:
         use_onednn(model)
     return Trained(experiment, known["task"], made, model, load_tokenizer(source), computes)
@@ -191,10 +200,30 @@ def device_for(runtime: Runtime, chosen: str | None = None) -> torch.device:
         raise RunError(f'there is no device "{name}" here: say --device cpu, or --device auto') from None
 
 
-def _shared_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
-    """Load the final model of a run; adapters are merged into it."""
-    model = pretrained_model(str(run.model), task.model_class, task.settings(), {}, experiment.seed)
-    return with_saved_prompt(model, run.model)
+def _require_own(run: RunDir, client: str | int | None) -> None:
+    """Check that a folder has a site's own model.
+
+    Raises:
+        RunError: It has none; the message says what to do.
+    """
+    if client is not None:
+        raise RunError(
+            "--own is this site's own model, and --client that of a client of a run: leave one out"
+        )
+    if not run.is_at_site:
+        raise RunError(
+            f"{run.folder} is no federation that this machine took part in: say --client, not --own"
+        )
+    if not (run.own_model / "config.json").is_file():
+        raise RunError(
+            f"this site has no model of its own in {run.folder.name}: all sites have the final model; leave out --own"
+        )
+
+
+def _saved_model(folder: Path, experiment: Experiment, task: Task) -> nn.Module:
+    """Load a model from its folder; adapters are merged into it."""
+    model = pretrained_model(str(folder), task.model_class, task.settings(), {}, experiment.seed)
+    return with_saved_prompt(model, folder)
 
 
 def _adapted_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:

@@ -68,6 +68,8 @@ def evaluate_run(
     task: str | None = None,
     device: str | None = None,
     columns: Mapping[str, str] | None = None,
+    own: bool = False,
+    examples: Callable[[Path | None, Mapping[str, str]], TextData] | None = None,
 ) -> Scores:
     """Score the model of a run on a file, or on the run's own test set.
 
@@ -82,6 +84,8 @@ def evaluate_run(
         task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
         device: Where the model computes, as for :func:`fednlp.inference.model.device_for`.
         columns: The file's own names of columns by the canonical ones, where they are others than in the run's data.
+        own: Whether it is a site's own model, as in :func:`fednlp.inference.model.open_trained`.
+        examples: Reads ``path`` with ``columns`` where a site scores; without a path its own tests.
 
     Raises:
         DataError: The data have labels, and the model knows none of them.
@@ -91,10 +95,13 @@ def evaluate_run(
     out = None if out is None else Path(out)
     if out is not None:
         check_table(out)
-    trained = open_trained(folder, client, task, device)
-    if path is None and trained.experiment.data.at_sites:
-        path = _server_tests(trained.experiment)
-    data, numbers, table = _examples(trained.experiment, trained.task_spec, path, columns or {})
+    trained = open_trained(folder, client, task, device, own)
+    if examples is not None:
+        data, numbers, table = _numbered(examples(None if path is None else Path(path), columns or {}), path)
+    else:
+        if path is None and trained.experiment.data.at_sites:
+            path = _server_tests(trained.experiment)
+        data, numbers, table = _examples(trained.experiment, trained.task_spec, path, columns or {})
     for note in data.notes:
         log(note)
     if data.dropped:
@@ -127,9 +134,14 @@ def _examples(
 ) -> tuple[TextData, np.ndarray, "pa.Table"]:
     """Return the data, the example numbers to predict, and the table that holds them."""
     if path is None:
-        data = open_data(experiment)
+        return _numbered(open_data(experiment), path)
+    return _numbered(_file_of(experiment, path, task_spec if task_spec in TASKS else None, columns), path)
+
+
+def _numbered(data: TextData, path: str | Path | None) -> tuple[TextData, np.ndarray, "pa.Table"]:
+    """Return data with the numbers of the examples to predict and their table: all of a file, or the tests."""
+    if path is None:
         return data, data.test_numbers, data.test
-    data = _file_of(experiment, path, task_spec if task_spec in TASKS else None, columns)
     return data, np.arange(data.train.num_rows, dtype=np.int64), data.train
 
 

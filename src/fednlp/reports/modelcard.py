@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator
 from itertools import chain
 
-from fednlp.config.sections import BASELINES
+from fednlp.config.sections import BASELINES, SITES
 from fednlp.config.tables import lookup
 from fednlp.disk import expanded
 from fednlp.formatting.safe_text import clean
@@ -298,10 +298,26 @@ def _limits(summary: Values, config: Values) -> Iterator[str]:
             "that would be choosing by the test examples."
         )
     yield (
-        "The clients were simulated. Keeping texts on the clients does not by itself keep them secret: "
-        "models can give away what they were trained on."
+        f"{_whose_clients(summary, config)} Keeping texts on the clients does not by itself keep them secret: models "
+        "can give away what they were trained on."
     )
     yield _LICENCES
+
+
+def _whose_clients(summary: Values, config: Values) -> str:
+    """Return what the clients were: simulated, processes of one machine, or sites."""
+    clients = with_noun(summary.get("clients", "unknown"), "client")
+    kind = summary.get("clients_were")
+    if kind is None and lookup(config, "data.name") != SITES:
+        return "The clients were simulated."
+    if kind == "rehearsed sites":
+        return f"The {clients} were processes of one machine, a rehearsal of a federation."
+    told = format_count(lookup(summary, "data.train"))
+    return (
+        f"The {clients} were real sites. Each trained on its own machine, on texts that did not leave it: who trained "
+        f"this model has not seen them. The sites told of {told} training examples; one that does not tell its number "
+        "counts for one, and no site's texts or tests were checked by anybody else."
+    )
 
 
 _KNOWS = (

@@ -86,7 +86,8 @@ def _finetune(
     sizes = np.diff(context.partition.train_offsets) if held is None else held.gold + held.pseudo
     able = np.flatnonzero(sizes).tolist()
     trained = [client for client in everyone if sizes[client]]
-    own = able if keep else [client for client in clients_with_tests(context) if sizes[client]]
+    at_sites = context.experiment.data.at_sites  # each keeps its own there
+    own = able if keep or at_sites else [client for client in clients_with_tests(context) if sizes[client]]
     save_to = str(run.client_models.resolve()) if keep else None
     results = evaluate_clients(context, own, trained, context.experiment.client.finetune_steps, save_to)
     if keep:

@@ -94,6 +94,16 @@ class RunDir:
         return self.folder / "model"
 
     @property
+    def is_at_site(self) -> bool:
+        """Whether this is the folder of a federation at one of its sites, with models and little else."""
+        return not self.partition.exists() and self.model.is_dir()
+
+    @property
+    def own_model(self) -> Path:
+        """The folder of a site's own model, where this is the folder of a federation that the machine has joined."""
+        return self.folder / "own"
+
+    @property
     def state(self) -> Path:
         """The file of the server's state after the last round."""
         return self.folder / "checkpoint" / "state.safetensors"

@@ -8,6 +8,7 @@ from torch import nn
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import RunError
+from fednlp.federated.params import Layout
 from fednlp.models.fingerprint import changed, fingerprints
 from fednlp.models.pretrained import pretrained_model
 from fednlp.simulation.run_dir import RunDir
@@ -53,11 +54,21 @@ def start_fingerprints(experiment: Experiment, model: nn.Module, tokenizer: Any)
         model: The starting model.
         tokenizer: The model's tokenizer.
     """
+    saved = [entry.name for entry in trained_layout(experiment, model).entries]
+    return fingerprints(model, tokenizer, saved)
+
+
+def trained_layout(experiment: Experiment, model: nn.Module) -> Layout:
+    """Return the layout of the shared tensors of a run's model.
+
+    Args:
+        experiment: Resolved.
+        model: The starting model.
+    """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
     derived = [pair.base for pair in exact_adapters(model, experiment.model.peft, federated)]
-    saved = [entry.name for entry in layout_of(model, personal, derived).entries]
-    return fingerprints(model, tokenizer, saved)
+    return layout_of(model, personal, derived)
 
 
 def check_start(

@@ -1,14 +1,15 @@
 """The rounds of a run: one after the other, each saved, then what comes once at the end."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 from fednlp.clock import DISK, OTHER, SUMS, timed
 from fednlp.clock import MODEL as BUILDING
@@ -235,8 +236,6 @@ def _finish(
 
     Clients alone end in as many models as there are clients, or train none, so there is none to write.
     """
-    from fednlp.reports.modelcard import model_card
-
     known = directory.read_json("environment.json")
     data = known["data"]
     if context.experiment.data.at_sites:  # sites may have joined since
@@ -249,19 +248,49 @@ def _finish(
         if context.lines and "cross_client_evaluation" in context.lines[-1]:
             directory.write_json("cross_client_evaluation.json", context.lines[-1]["cross_client_evaluation"])
         if context.experiment.algorithm.name not in WITHOUT_MODEL:
-            context.worker.replica.load_for_evaluation(context.state.params)
-            set_aside(context.state.params)
-            card = model_card(summary, context.experiment.model_dump(exclude_none=True), known)
-            model = context.worker.replica.model
-            with folder_made_whole(directory.model, remedy(directory.folder)) as made:
-                save_model(
-                    model,
-                    components.tokenizer,
-                    made,
-                    card,
-                    components.longest,
-                    generation_of(context.worker.task, model),
-                )
+            write_model(
+                context.worker,
+                context.state.params,
+                context.experiment,
+                components,
+                summary,
+                known,
+                directory.model,
+                remedy(directory.folder),
+            )
         directory.write_json("summary.json", summary)
     with timed(OTHER):
         callback.finished(directory, summary)
+
+
+def write_model(
+    worker: ClientWorker,
+    params: Tensor,
+    experiment: Experiment,
+    components: RunComponents,
+    summary: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    folder: Path,
+    remedy: str,
+) -> None:
+    """Write the final model with its tokenizer and card, as a folder that ``from_pretrained`` reads.
+
+    Args:
+        worker: Holds the model; its weights are replaced.
+        params: The final model, flat, in the worker's layout.
+        experiment: The run's configuration.
+        components: Have the tokenizer.
+        summary: The run's ``summary.json``.
+        environment: Its ``environment.json``.
+        folder: Where to.
+        remedy: Advice for the end of a message that the disk is full.
+    """
+    from fednlp.reports.modelcard import model_card
+
+    worker.replica.load_for_evaluation(params)
+    set_aside(params)
+    card = model_card(summary, experiment.model_dump(exclude_none=True), environment)
+    model = worker.replica.model
+    generation = generation_of(worker.task, model)
+    with folder_made_whole(folder, remedy) as made:
+        save_model(model, components.tokenizer, made, card, components.longest, generation)

@@ -126,12 +126,14 @@ class Server(Section):
 
 
 class Rounds(Section):
-    """When a round goes on without a client.
+    """When a round goes on without a client, and what follows the last one.
 
     ``wait`` is in seconds, and is for deployments; without it a round waits for as long as it takes. With
     ``over_selection`` a round draws so many times ``clients_per_round``, and the first ``clients_per_round`` of them to
-    deliver count; in a simulation they are the fastest by the simulated clock.
+    deliver count; in a simulation they are the fastest by the simulated clock. With ``send_model`` the sites of a
+    deployment get the final model after the last round.
     """
 
     wait: PositiveFloat | None = None
     over_selection: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0
+    send_model: bool = True

@@ -1,0 +1,264 @@
+"""The end of a federation at its sites: each gets the final model, and keeps it with the model of its own.
+
+The server sends the shared tensors alone, by the way of all models. The site makes the folder of what it has itself.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
+from torch import Tensor
+
+from fednlp.checked_json import first_problem, parse_json
+from fednlp.checked_json.shapes import SHAPES
+from fednlp.config import Experiment
+from fednlp.deployment.gathering import Members
+from fednlp.deployment.hub import Hub
+from fednlp.deployment.message_types import Call
+from fednlp.deployment.policy import SitePolicy
+from fednlp.deployment.published import Published
+from fednlp.deployment.publishing import Offer
+from fednlp.deployment.round_log import attempt_name
+from fednlp.deployment.site_worker import FINETUNED, SiteWork
+from fednlp.disk import folder_made_whole, sync_all, sync_folder, writing
+from fednlp.errors import RunError
+from fednlp.federated.runtime import MODEL
+from fednlp.federated.store import ClientStore
+from fednlp.federated.sums import count_nonfinite
+from fednlp.models.pretrained import save_model
+from fednlp.reports.modelcard import client_card
+from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.train import write_model
+from fednlp.tasks import generation_of
+from fednlp.training.client_record import model_of
+from fednlp.training.worker import ClientWorker
+from fednlp.training.worker_spec import model_fields
+
+_AFTER = 3
+"""Rounds after the last one, in the numbers of calls: replies of the rounds before are forgotten."""
+_MOST_ASKED = 1000
+_REMEDY = "then run fednlp join again"
+
+
+class FinalModel(BaseModel):
+    """What a site is told with the final model.
+
+    Attributes:
+        summary: The run's ``summary.json``, for the model card.
+        environment: What the model card says of the server's versions.
+        counted: The last round in which this site's update counted; 0 for none.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    summary: dict[str, JsonValue]
+    environment: dict[str, JsonValue]
+    counted: int = Field(ge=0)
+
+
+def is_final_model(call_id: str) -> bool:
+    """Return whether a call brings the final model.
+
+    >>> is_final_model("13.2.model"), is_final_model("13.2.model-2"), is_final_model("10.2.train")
+    (True, True, False)
+    """
+    return call_id.rpartition(".")[2].partition("-")[0] == MODEL
+
+
+# The server's side.
+
+
+class FinalModels:
+    """Asks the sites to take the final model, each until it has it.
+
+    Args:
+        directory: Of the run, which is at its end.
+        hub: What is asked of whom, and what arrived.
+        members: Returns who there is.
+        counted: The last round by client in which its update counted.
+    """
+
+    def __init__(self, directory: RunDir, hub: Hub, members: Members, counted: Mapping[int, int]) -> None:
+        self.directory, self.hub, self.members, self.counted = directory, hub, members, counted
+        self._number = directory.experiment().num_rounds + _AFTER
+
+    def calls(self) -> dict[int, str]:
+        """Return each enrolled site's call: the one by which it took the model, or the next one."""
+        enrolled = (member.client for member in self.members() if member.state == "enrolled")
+        return {client: self._call(client) for client in enrolled}
+
+    def _call(self, client: int) -> str:
+        for attempt in range(1, _MOST_ASKED):
+            call_id = f"{self._number}.{client}.{attempt_name(MODEL, attempt)}"
+            reply = self.hub.reply(call_id)
+            if reply is None or reply.error is None:
+                break
+        return call_id
+
+    def have_all(self) -> bool:
+        """Return whether each site has taken it, of which the server's disk has the answer."""
+        return all(self.hub.reply(call_id) is not None for call_id in self.calls().values())
+
+    def ask(self, offer: Offer) -> dict[int, str]:
+        """Ask the sites that have not taken it yet; return the calls of all."""
+        calls = self.calls()
+        summary, known = (self.directory.read_json(name) for name in ("summary.json", "environment.json"))
+        known = {key: value for key, value in known.items() if key != "start"}
+        for client, call_id in calls.items():
+            if self.hub.reply(call_id) is None:
+                told = FinalModel(summary=summary, environment=known, counted=self.counted.get(client, 0))
+                self.hub.ask(client, Call(call_id, told.model_dump(), dict(offer.objects)))
+        return calls
+
+
+# The site's side.
+
+
+def read_final_model(value: Any) -> FinalModel:
+    """Return what a server says of the final model.
+
+    Raises:
+        RunError: It does not fit.
+    """
+    try:
+        told = FinalModel.model_validate(value)
+        for name, said in (("summary.json", told.summary), ("environment.json", told.environment)):
+            parse_json(json.dumps(said), SHAPES[name])
+    except (ValueError, RecursionError) as error:
+        why = first_problem(error) if isinstance(error, ValidationError) else str(error)
+        raise RunError(f"what the server says of the final model does not fit: {why}") from None
+    return told
+
+
+def final_vector(published: Published, worker: ClientWorker, objects: Mapping[str, Path]) -> Tensor:
+    """Return the final model, flat, in the layout of what was trained.
+
+    Args:
+        published: What the server has sent.
+        worker: Of the site.
+        objects: The files that came with the call, by name.
+
+    Raises:
+        RunError: It is anything but finite numbers for the tensors that were trained.
+    """
+    length, expected = objects[MODEL].stat().st_size, worker.layout.message_bytes
+    if expected and length != expected:  # also of a message with metadata
+        raise RunError(f"the final model has {length:,} bytes where {expected:,} are expected")
+    model = published.vector(worker, MODEL, objects, None)
+    if count_nonfinite(model):
+        raise RunError("the final model has numbers that are not finite, and is not kept")
+    return model
+
+
+@dataclass(frozen=True)
+class _Own:
+    """The weights of a site's own model: the shared tensors, the personal ones, and whether it was fine-tuned."""
+
+    shared: Tensor
+    personal: Tensor | None
+    finetuned: bool
+
+
+def keep_models(
+    folder: Path, name: str, policy: SitePolicy, work: SiteWork, told: FinalModel, model: Tensor
+) -> None:
+    """Write the final model, and this site's own where it has one, as folders that ``from_pretrained`` reads.
+
+    The first is the folder that the server has: the same function makes it, of the same tensors. The site's folder is
+    a run directory from then on, as far as its models are used.
+
+    Args:
+        folder: Of this site and federation.
+        name: Of the site.
+        policy: The site's.
+        work: What it works with.
+        told: What the server says of the model.
+        model: From :func:`final_vector`.
+
+    Raises:
+        RunError: The disk is full.
+    """
+    worker, components, directory = work.worker, work.components, RunDir(folder)
+    own = _own_of(folder, work, told.counted, model)
+
+    with writing(folder, _REMEDY):
+        forget_models(folder)
+        if own is not None:
+            worker.replica.load_for_evaluation(own.shared, own.personal)
+            config, model_now = work.experiment.model_dump(exclude_none=True), worker.replica.model
+            card = client_card(told.summary, config, told.environment, _own_facts(name, work, own))
+            generation = generation_of(worker.task, model_now)
+            with folder_made_whole(directory.own_model, _REMEDY) as made:
+                save_model(model_now, components.tokenizer, made, card, components.longest, generation)
+            sync_all(directory.own_model)
+        write_model(
+            worker,
+            model,
+            work.experiment,
+            components,
+            told.summary,
+            told.environment,
+            directory.model,
+            _REMEDY,
+        )
+        sync_all(directory.model)
+        worker.forget()
+        directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
+        directory.write_experiment(_as_used_here(work.experiment, policy))
+        sync_folder(folder)
+
+
+def forget_models(folder: Path) -> None:
+    """Remove the final model of an earlier run, and the site's own: another run begins, or brings its own."""
+    directory = RunDir(folder)
+    with writing(folder, _REMEDY):
+        for name in ("resolved.toml", "task.json"):
+            (folder / name).unlink(missing_ok=True)
+        for models in filter(Path.is_dir, (directory.model, directory.own_model)):
+            shutil.rmtree(models)
+
+
+def _own_of(folder: Path, work: SiteWork, counted: int, model: Tensor) -> _Own | None:
+    """Return the weights of the model that a site has for itself; None where it has no other than the final one."""
+    worker, own, path = work.worker, work.own, folder / FINETUNED
+    if path.is_file():
+        with closing(ClientStore(path, model_fields(worker.replica))) as store:
+            record = store.read(own.client, work.experiment.num_rounds)
+        if record is not None:
+            return _Own(record["shared"], record["personal"], True)
+    if not worker.personalised or not worker.trainer.record(own.client, counted):
+        return None
+    init = worker.trainer.init(own.client, counted, model)
+    return _Own(model_of(init, worker.algorithm, model), init.personal, False)
+
+
+def _own_facts(name: str, work: SiteWork, own: _Own) -> dict[str, Any]:
+    """Return what the card of a site's own model says of the site: its sizes, and its score on its own tests."""
+    worker, client, metric = work.worker, work.own.client, work.worker.task.metric
+    scores = worker.evaluator.scored(worker.evaluator.predict_all(client)) or {}
+    return {
+        "client": client,
+        "name": name,
+        "finetuned": own.finetuned,
+        "train_examples": len(work.own.train_numbers),
+        "test_examples": len(work.own.test_numbers),
+        (f"{metric}_finetuned" if own.finetuned else metric): scores.get(metric),
+    }
+
+
+def _as_used_here(experiment: Experiment, policy: SitePolicy) -> Experiment:
+    """Return the experiment with this site's names of columns and its device, in place of the server's files."""
+    keys = ("text", "label", "columns", "delimiter", "on_invalid_row")
+    files = {key: getattr(policy.data, key) for key in keys} | {"test_path": None, "validation_path": None}
+    runtime = {"device": policy.device.device, "gpu_mapping": None}
+    return experiment.model_copy(
+        update={
+            "data": experiment.data.model_copy(update=files),
+            "runtime": experiment.runtime.model_copy(update=runtime),
+        }
+    )

@@ -1,0 +1,211 @@
+"""The end of a federation: what a site takes as the final model, and what it refuses before it fetches anything."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save
+
+from fednlp.config import parse
+from fednlp.deployment.agreement import Agreement
+from fednlp.deployment.final_model import FinalModels, final_vector, forget_models, read_final_model
+from fednlp.deployment.goodbye import let_go
+from fednlp.deployment.homes import used_folder
+from fednlp.deployment.hub import Hub
+from fednlp.deployment.message_types import Call, Finished, ObjectRef, Reply, Stored
+from fednlp.deployment.messages import pack
+from fednlp.deployment.policy import SitePolicy, parse_policy
+from fednlp.deployment.published import Published
+from fednlp.deployment.servable import servable
+from fednlp.deployment.setup import Setup
+from fednlp.deployment.site import Site
+from fednlp.deployment.site_worker import START
+from fednlp.errors import RunError
+from fednlp.federated.message import message_pieces
+from fednlp.federated.params import Layout
+
+from .ends import drain, greeting
+from .test_federation import Member, quiet
+
+MODEL = {"model": ObjectRef("0" * 64, 5_000_000)}
+LAYOUT = Layout.of({"w": ((3,), "parameter"), "b": ((2,), "buffer")})
+
+
+def site(folder: Path, policy: dict[str, Any], send_model: bool = True, most_down: int = 5_000_000) -> Site:
+    """Return a site that is set up for a run."""
+    data = {"name": "sites", "labels": ["a", "b"]}
+    made = parse(
+        {"data": data, "task": {"name": "text-classification"}, "rounds": {"send_model": send_model}}
+    )
+    setup = Setup(
+        experiment=made.model_dump(exclude_none=True),
+        task="text-classification",
+        task_fields={},
+        longest=8,
+        client=0,
+        clients=2,
+        run="run",
+    )
+    (folder / START).mkdir(parents=True)
+    Agreement(folder, "nord", SitePolicy(), quiet).keep(setup, most_down)
+    return Site(folder, "nord", parse_policy(policy), quiet)
+
+
+@pytest.mark.parametrize(
+    ("policy", "send_model", "objects", "reason"),
+    [
+        ({}, True, MODEL, None),
+        ({"limits": {"download_mb": 5.0}}, True, MODEL, None),
+        ({"limits": {"download_mb": 4.9}}, True, MODEL, "limits.download_mb = 4.9"),
+        ({"allow": {"final_model": False}}, True, MODEL, "allow.final_model = false"),
+        ({}, False, MODEL, "rounds.send_model = false"),
+        ({}, True, {"model": ObjectRef("0" * 64, 5_000_001)}, "the experiment has 5 MB sent to a site"),
+        ({}, True, {"model": ObjectRef("0" * 64, 1 << 40)}, "the experiment has 5 MB sent to a site"),
+        ({}, True, {}, "something else"),
+        ({}, True, MODEL | {"model.py": ObjectRef("1" * 64, 9)}, "something else"),
+        ({}, True, {"start:config.json": ObjectRef("1" * 64, 9)}, "something else"),
+    ],
+)
+def test_a_site_fetches_one_model_of_the_size_that_it_has_agreed_to(
+    policy: dict[str, Any],
+    send_model: bool,
+    objects: dict[str, ObjectRef],
+    reason: str | None,
+    tmp_path: Path,
+) -> None:
+    asked = site(tmp_path / "site", policy, send_model)
+    if reason is None:
+        assert asked.admits("model", {}, objects)
+    else:
+        with pytest.raises(RunError, match=reason):
+            asked.admits("model", {}, objects)
+    new = Site(tmp_path, "nord", SitePolicy(), quiet)
+    with pytest.raises(RunError, match="did not take part"):
+        new.admits("model", {}, MODEL)
+
+
+def message(metadata: dict[str, str] | None = None, **tensors: torch.Tensor) -> bytes:
+    good = {"w": torch.ones(3), "b": torch.zeros(2)}
+    return save({name: tensor for name, tensor in (good | tensors).items() if len(tensor)}, metadata)
+
+
+def claiming(shape: int) -> bytes:
+    """Return a message whose header claims a tensor of so many numbers, and which has five."""
+    header = {"w": {"dtype": "F32", "shape": [shape], "data_offsets": [0, 4 * shape]}}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return len(text).to_bytes(8, "little") + text + bytes(20)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x80\x04K\x01.",
+        (1 << 62).to_bytes(8, "little") + b"{}",
+        message()[:-1],
+        message() + b"x",
+        message(w=torch.ones(4)),
+        message(w=torch.ones(3, 1)),
+        message(w=torch.ones(3, dtype=torch.float64)),
+        message(w=torch.ones(3, dtype=torch.int32)),
+        message(w=torch.empty(0)),
+        message(w=torch.empty(0), v=torch.ones(3)),
+        message(v=torch.ones(3)),
+        message({"code": "import os"}),
+        message(w=torch.tensor([1.0, float("nan"), 1.0])),
+        message(b=torch.tensor([float("inf"), 0.0])),
+        claiming(1 << 40),
+    ],
+)
+def test_a_file_that_is_no_final_model_is_not_kept(content: bytes, tmp_path: Path) -> None:
+    worker: Any = SimpleNamespace(layout=LAYOUT)
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.write_bytes(b"".join(message_pieces(dict(LAYOUT.views(torch.arange(5.0))))))
+    bad.write_bytes(content)
+    assert final_vector(Published(), worker, {"model": good}).tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(RunError):
+        final_vector(Published(), worker, {"model": bad})
+
+
+def test_models_of_another_run_go_when_one_begins(tmp_path: Path) -> None:
+    for name in ("model", "own", "records"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").touch()
+    for name in ("resolved.toml", "task.json", "site.toml"):
+        (tmp_path / name).touch()
+    forget_models(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["records", "site.toml"]
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"summary": {"finished": True}, "environment": {}, "counted": -1},
+        {"summary": {"finished": "yes"}, "environment": {}, "counted": 0},
+        {"summary": {"finished": True, "evaluation": [1]}, "environment": {}, "counted": 0},
+        {"summary": {"finished": True}, "environment": {"data": 1}, "counted": 0},
+        {"summary": {"finished": True}, "environment": {}, "counted": 0, "code": "x"},
+    ],
+)
+def test_what_a_server_says_of_the_model_is_checked(told: dict[str, Any]) -> None:
+    with pytest.raises(RunError, match="what the server says of the final model does not fit"):
+        read_final_model(told)
+
+
+def test_the_end_is_told_after_the_last_call_and_also_to_who_has_none(tmp_path: Path) -> None:
+    hub = Hub(tmp_path, "run")
+    sessions = [hub.session(client, lambda: None, lambda: 0.0) for client in range(2)]
+    for session in sessions:
+        session.receive(greeting())
+    hub.ask(0, Call("9.0.model", {}))
+    hub.finish("done", {0: "9.0.model"})
+    assert isinstance(drain(sessions[1])[-1], Finished)
+    assert not any(isinstance(message, Finished) for message in drain(sessions[0]))
+    sessions[0].receive(pack(Reply("9.0.model", {})))
+    assert [type(message) for message in drain(sessions[0])] == [Stored, Finished]
+
+
+def test_who_has_the_model_is_not_waited_for_when_the_server_comes_back(tmp_path: Path) -> None:
+    """The answer lies on the server's disk: the site has ended by itself, and does not come again."""
+    members, lines = [Member("nord", 0), Member("sued", 1), Member("west", 2)], list[str]()
+    hub = Hub(tmp_path, "run")
+    for client, error in ((0, None), (1, "the disk is full")):
+        session = hub.session(client, lambda: None, lambda: 0.0)
+        session.receive(greeting())
+        hub.ask(client, Call(f"9.{client}.model", {}))
+        session.receive(pack(Reply(f"9.{client}.model", None if error else {}, error=error)))
+    hub.close()
+    again = Hub(tmp_path, "run")
+    directory: Any = SimpleNamespace(experiment=lambda: SimpleNamespace(num_rounds=6))
+    calls = FinalModels(directory, again, lambda: members, {}).calls()
+    assert calls == {0: "9.0.model", 1: "9.1.model-2", 2: "9.2.model"}
+    for client in (1, 2):
+        again.ask(client, Call(calls[client], {}))
+    again.finish("done", calls)
+    times = iter(range(1000))
+    found = let_go(again, lambda: members, lines.append, now=lambda: next(times), sleep=lambda seconds: None)
+    assert found == ["sued", "west"]
+    assert lines[0] == "nord has the final model"
+    assert lines[-1] == (
+        "sued, west did not take the final model: start this server again while fednlp join is at work there"
+    )
+
+
+def test_a_federation_without_its_model_says_when_it_comes(tmp_path: Path) -> None:
+    (tmp_path / "ab-nord" / "identity").mkdir(parents=True)
+    with pytest.raises(RunError, match=r"ab-nord has no final model: it comes when"):
+        used_folder(Path("ab-nord"), tmp_path)
+    (tmp_path / "ab-nord" / "resolved.toml").touch()
+    assert used_folder(Path("ab-nord"), tmp_path) == tmp_path / "ab-nord"
+    assert used_folder(Path("runs/other"), tmp_path) == Path("runs/other")
+
+
+def test_what_only_a_simulation_evaluates_is_left_out_with_a_word() -> None:
+    lines: list[str] = []
+    made = parse({"data": {"name": "20news"}, "evaluation": {"cross_client_evaluation": True}})
+    assert not servable(made, lines.append).evaluation.cross_client_evaluation
+    assert "cross_client_evaluation is left out" in lines[0]
