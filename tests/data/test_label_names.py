@@ -58,6 +58,7 @@ def write(path: Path, labels: list[object]) -> None:
             ("false", "true"),
         ),
         ({"a.csv": ["1.10", "1.1"], "b.csv": ["2.0.1", "beta"]}, ("1.1", "1.10", "2.0.1", "beta")),
+        ({"a.csv": ["2e3", "1E+03"], "b.csv": ["1000", "1.0E3"]}, ("1000", "2e3")),
     ],
 )
 def test_silos_and_splits_have_the_same_labels(

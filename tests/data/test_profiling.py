@@ -320,6 +320,8 @@ def test_repeats_are_those_of_a_plain_count(
             '"Paediatrie" = "Pädiatrie"',
         ),
         (["Süd", "Su\u0308d"] * 5 + ["a"] * 9, "similar-labels", "data.labels_map = { "),
+        (["01", "1"] * 5 + ["2", "a"] * 9, "similar-labels", "data.labels_map = { "),
+        (["True", "1"] * 5 + ["no"] * 9, "similar-labels", "data.labels_map = { "),
         (["1.50", "1.5"] * 5 + ["2", "a"] * 9, "similar-labels", "data.labels_map = { "),
     ],
 )

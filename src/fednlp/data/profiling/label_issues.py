@@ -6,6 +6,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from decimal import Decimal
 from statistics import median
 from typing import Any
 
@@ -47,6 +48,7 @@ MISSING_WORDS = {
     "--",
     "?",
 }
+_PLAIN_NUMBER = re.compile(r"[+-]?\d{1,12}(\.\d{1,12})?(e[+-]?\d{1,2})?", re.ASCII)
 _NUMBER = re.compile(r"\s*[+-]?(\d+\.?\d*|\.\d+)\s*")
 
 
@@ -300,7 +302,7 @@ def _similar(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:
         yield Issue(
             "similar-labels",
             count,
-            f"{count:,} labels differ from another only by case, blanks or Unicode form",
+            f"{count:,} labels differ from another only by case, blanks, Unicode form or how a number is written",
             " and ".join(quoted(names[place]) for place in alike[0][:2]),
             f"they are learnt as different labels; join them with {_joining(names, counts, alike)}",
         )
@@ -317,9 +319,14 @@ def _similar(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:
 
 
 def _folded(name: str) -> str:
-    """Return what is equal for labels that differ by case, blanks or Unicode form; of a fraction, its value."""
+    """Return what is equal for labels that differ by case, blanks or Unicode form; of a number, its value.
+
+    >>> [_folded(name) for name in ("Yes ", "01", "+1", "1e0", "true", "1.50", "v01")]
+    ['yes', '1', '1', '1', '1', '1.5', 'v01']
+    """
     folded = " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-    return folded.rstrip("0") if re.fullmatch(r"-?\d+\.\d*[1-9]0*", folded) else folded
+    folded = {"true": "1", "false": "0"}.get(folded, folded)
+    return str(Decimal(folded).normalize()) if _PLAIN_NUMBER.fullmatch(folded) else folded
 
 
 def _joining(names: Sequence[str], counts: Numbers, groups: Sequence[Sequence[int]]) -> str:
