@@ -162,6 +162,8 @@ REFUSED = {
         ("train/1.txt", "train/2.txt", "test/1.txt", "test/2.txt"),
         "no folder for each class",
     ),
+    "texts of BRAT": (("a/1.txt", "a/1.ann", "b/2.txt"), "a: holds BRAT's annotations"),
+    "splits of BRAT": (("train/1.txt", "train/1.ann", "test/2.txt"), "train: holds BRAT's annotations"),
     "several files a split": (
         ("train/a.csv", "train/b.csv", "test/c.csv"),
         'path = ".*train" and test_path = ".*test"',

@@ -48,6 +48,16 @@ ASKED = {
         "every line has a semicolon",
     ),
     "a label first": ("a.txt", lines(lambda t, x: f"{x}\t{t}"), "every line has a tab"),
+    "a label first, after it a blank": (
+        "a.txt",
+        lines(lambda t, x: f"{x}:1 {t} {t[:9]}"),
+        "such as 'bad:1' beside",
+    ),
+    "words and tags that are no spans": (
+        "a.txt",
+        "Anna NOUN\nsleeps VERB\n\n" * 9,
+        "if these are words and their tags, call it .conll",
+    ),
     "chats": ("a.jsonl", lines(chat), "'messages': chats of several turns"),
     "conversations": (
         "a.json",

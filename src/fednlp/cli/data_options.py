@@ -119,15 +119,15 @@ def own_columns(columns: list[str]) -> dict[str, str]:
     Raises:
         ConfigError: One of them has no equals sign.
 
-    >>> own_columns(["source=dialogue", "target = summary"])
-    {'source': 'dialogue', 'target': 'summary'}
+    >>> own_columns(["source=dialogue", "target = summary", "label= team"])
+    {'source': 'dialogue', 'target': 'summary', 'label': ' team'}
     """
     own = {}
     for column in columns:
         name, equals, value = column.partition("=")
         if not equals:
             raise ConfigError(f"--column {column}: write name=own, for example --column source=dialogue")
-        own[name.strip()] = value.strip()
+        own[name.strip()] = value.strip() if name.endswith(" ") else value  # a name may begin with a blank
     return own
 
 

@@ -22,7 +22,7 @@ from fednlp.data.readers.annotations import (
     is_fasttext,
 )
 from fednlp.data.readers.conll import conll
-from fednlp.data.readers.conll_layout import is_tagged, layout_of
+from fednlp.data.readers.conll_layout import is_column_number, is_tagged, layout_of
 from fednlp.data.readers.csv_files import (
     DELIMITERS,
     Quoting,
@@ -137,7 +137,9 @@ def file_rows(
     with data_errors(path):
         regular(path)  # whatever library opens it
     suffix = suffix_of(path)
-    tagged = suffix in CONLL or (suffix in TEXTS and not configured.keys().isdisjoint(("words", "tags")))
+    own = [configured[name] for name in ("words", "tags") if name in configured]
+    tagged = suffix in CONLL or (suffix in TEXTS and bool(own))
+    tagged = tagged or (suffix in _PERHAPS_TAGGED and bool(own) and all(map(is_column_number, own)))
     if tagged or (suffix in _PERHAPS_TAGGED and delimiter is None and is_tagged(path)):
         return _tagged(path, configured)
     if suffix in DELIMITERS:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from fednlp.data.columns import check_columns
-from fednlp.data.files import SUFFIXES
+from fednlp.data.files import OTHER_FORMATS, SUFFIXES
 from fednlp.data.readers.text_io import Encodings, read_text
 from fednlp.data.store import Fault, Located, Rows, file_identity
 from fednlp.errors import DataError
@@ -43,6 +43,7 @@ def folder_rows(
             f"{folder}: no examples: give a file ({', '.join(SUFFIXES)}) or a folder "
             f"that holds a folder of text files for each class"
         )
+    refuse_brat(paths)
     names = [f"{path.parent.name}/{path.name}" for path in paths]
     if known is None:
         known = json.dumps([names, file_identity(paths)])
@@ -55,6 +56,16 @@ def folder_rows(
         lambda: columns,
         lambda roles: (columns, _rows(paths, names, latin1)),
     )
+
+
+def refuse_brat(paths: Sequence[Path]) -> None:
+    """Refuse texts with BRAT's annotations beside them, which would be read as texts alone.
+
+    Raises:
+        DataError: They have some.
+    """
+    if brat := next((path for path in paths if path.suffix == ".ann"), None):
+        raise DataError(f"{brat.parent}: holds {OTHER_FORMATS['.ann']}")
 
 
 _SYSTEM = frozenset({"desktop.ini", "thumbs.db", "ehthumbs.db", "__macosx", "$recycle.bin", "icon\r"})

@@ -57,9 +57,13 @@ def tags_fault(words: str, tags: str) -> str | None:
 
     >>> tags_fault('["EU", "rejects"]', '["B-ORG"]')
     '2 words and 1 tag: there must be one tag a word'
+    >>> tags_fault('["EU", "rejects"]', "[3, 0]")
+    'the tags are numbers: write their names instead, such as O and B-PER'
     """
     both = _list(words), _list(tags)
     for name, found in zip(("words", "tags"), both, strict=True):
+        if found and name == "tags" and all(type(item) is int for item in found):
+            return "the tags are numbers: write their names instead, such as O and B-PER"
         if found is None or not all(isinstance(item, str) for item in found):
             return f"the {name} are not a JSON list of strings"
     assert both[0] is not None

@@ -9,7 +9,6 @@ from pathlib import Path
 from fednlp.data.catalogue import Opened
 from fednlp.data.columns import TARGETS
 from fednlp.data.files import (
-    OTHER_FORMATS,
     SUFFIXES,
     TABLES,
     file_rows,
@@ -20,7 +19,7 @@ from fednlp.data.files import (
     refuse_address,
     suffix_of,
 )
-from fednlp.data.folders import folder_rows
+from fednlp.data.folders import folder_rows, refuse_brat
 from fednlp.data.readers.csv_files import Quoting
 from fednlp.data.readers.hf_datasets import is_saved, saved_rows
 from fednlp.data.readers.text_io import Encodings
@@ -88,7 +87,7 @@ def open_user_data(path: PathSetting, test_path: Path | None, reading: Reading) 
     """
     silos = silo_paths(path, reading.languages)
     if silos is not None and isinstance(path, Path) and path.is_dir():
-        _refuse_brat(path)
+        refuse_brat(visible_entries(path))
     if silos is not None:
         tests = None if test_path is None else silo_paths(test_path, reading.languages, tests=True)
         if test_path is not None and tests is None:
@@ -246,6 +245,7 @@ def _one_split(folder: Path, reading: Reading) -> Rows:
     """Return the rows of a folder that is one split: class folders, one file, all parts of one, or of ``datasets``."""
     if is_saved(folder):
         return saved_rows(folder, targets_of(reading.configured))[0]
+    refuse_brat(visible_entries(folder))
     files = [one for one in visible_entries(folder) if one.is_file() and suffix_of(one) in SUFFIXES]
     if not files or any(one.is_dir() for one in visible_entries(folder)):
         return folder_rows(folder, encodings=reading.encoding)
@@ -258,16 +258,6 @@ def _one_split(folder: Path, reading: Reading) -> Rows:
     return _open_split(
         grouped_splits(files, folder, named=True)[0].train if shards == {True} else files, reading
     )
-
-
-def _refuse_brat(folder: Path) -> None:
-    """Refuse a folder of texts with BRAT's annotations beside them, which would be a client each.
-
-    Raises:
-        DataError: It is one.
-    """
-    if any(one.suffix == ".ann" for one in visible_entries(folder)):
-        raise DataError(f"{folder}: holds {OTHER_FORMATS['.ann']}")
 
 
 def _only_file(folder: Path) -> Path | None:

@@ -90,6 +90,23 @@ LAYOUTS: dict[str, tuple[str, str, list[list[str]]]] = {
         TAGS,
     ),
     "tsv without names": ("a.tsv", "Anna\tB-PER\nBerg\tI-PER\nsleeps\tO\n\nIn\tO\nRome\tB-LOC\n", TAGS),
+    "names of the columns": (
+        "a.tsv",
+        "Token\tPOS\tTag\nAnna\tN\tB-PER\nBerg\tN\tI-PER\nsleeps\tV\tO\n\nIn\tP\tO\nRome\tN\tB-LOC\n",
+        TAGS,
+    ),
+    "names of the columns, other tags": (
+        "a.conll",
+        "word pos\n\nAnna PROPN\nBerg PROPN\nsleeps VERB\n\nIn ADP\nRome PROPN\n",
+        UPOS,
+    ),
+    "a column of one number": (
+        "a.conll",
+        "#begin document (a 1); part 000\n"
+        + "b 0 0 Anna B-PER\nb 0 1 Berg I-PER\nb 0 2 sleeps O\n\nb 0 0 In O\nb 0 1 Rome B-LOC\n\n" * 5
+        + "#end document\n",
+        TAGS,
+    ),
     "BMEWO": ("a.bio", "Anna B-PER\nBerg E-PER\nsleeps O\n\nIn O\nRome W-LOC\n", TAGS),
     "BILOU, underscores": ("a.bio", "Anna B_PER\nBerg L_PER\nsleeps O\n\nIn O\nRome U_LOC\n", TAGS),
     "the kind first": ("a.bio", "Anna PER-B\nBerg PER-I\nsleeps O\n\nIn O\nRome LOC-B\n", TAGS),
@@ -137,15 +154,16 @@ def test_columns_by_number_and_by_name(
     assert read(write("a.conllu", CONLLU), **columns) == (WORDS, expected)
 
 
-def test_numbers_are_settings_like_names(write: Write) -> None:
-    path = write("a.txt", "".join(f"{number} Anna N x\n{number} sleeps V y\n\n" for number in range(9)))
+@pytest.mark.parametrize("name", ["a.txt", "a.tsv"])
+def test_numbers_are_settings_like_names(name: str, write: Write) -> None:
+    path = write(name, "".join(f"{number} Anna N x\n{number} sleeps V y\n\n" for number in range(9)))
     data = load_data(path=path, columns={"words": 2, "tags": 3})
     assert (data.task, data.columns) == ("token-classification", {"words": "2", "tags": "3"})
     assert data.column("train", "2")[0].as_py() == '["Anna", "sleeps"]'
     with pytest.raises(
-        DataError, match=r"a.txt: no column 'POS': give its number, the first is 1 and the last -1"
+        DataError, match=r"a.conll: no column 'POS': give its number, the first is 1 and the last -1"
     ):
-        load_data(path=path, columns={"tags": "POS"})
+        load_data(path=path.rename(path.with_name("a.conll")), columns={"tags": "POS"})
 
 
 REFUSED = {
@@ -154,6 +172,7 @@ REFUSED = {
     "1\tAnna\tanna\tN\tN\t_\t_\t0\n2\tsleeps\tsleep\tV\tV\t_\t_\t1\n": "a.conll:1: cannot tell which",
     "".join(f"N word{number}\nV lemma{number}\n\n" for number in range(12)): "a.conll:1: cannot tell which",
     "Anna B-PER\nBerg I-PER\nNew York B-LOC\n": "a.conll:3: 3 columns where other lines have 2 ('New York B-LOC')",
+    "Anna (PER*\nBerg *)\nsleeps *\n\nIn *\nRome (LOC)\n": "a.conll: the tags are brackets, such as '(PER*'",
     "#begin document (a); part 0\nAnna B-PER\nBerg I-PER\nx\n#end document\n": "a.conll:4: the line has 1 column",
 }
 

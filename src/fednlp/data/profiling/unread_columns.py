@@ -75,23 +75,35 @@ def _check_lines(data: TextData, lines: Sequence[str]) -> None:
     """Refuse lines of text each of which has a delimiter and a label on one side of it."""
     if len(lines) < _FEWEST_LINES:
         return
-    for delimiter in "\t;|,":
+    lines = [line.strip() for line in lines]
+    for delimiter in "\t;|, ":
         if not all(delimiter in line for line in lines):
             continue
         sides = (
             [line.rsplit(delimiter, 1)[1].strip() for line in lines],
             [line.split(delimiter, 1)[0].strip() for line in lines],
         )
-        labels = next((side for side in sides if _are_labels(side)), None)
-        if labels is None and (delimiter != "\t" or len({line.count(delimiter) for line in lines}) > 1):
+        alike = len({line.count(delimiter) for line in lines}) == 1
+        sure = alike or delimiter != " "
+        labels = next(
+            (side for side in sides if _are_labels(side) and (sure or all(map(_is_code, side)))), None
+        )
+        if labels is None and (delimiter != "\t" or not alike):
             continue
-        what = f"a {delimiter_name(delimiter)}"
+        what = "a blank" if delimiter == " " else f"a {delimiter_name(delimiter)}"
         if labels is not None:
             what += f", with one of {len(set(labels))} short values such as {labels[-1]!r} beside it"
         raise TaskUnknown(
             f"{data.source}: a text a line for a language model, but every line has {what}: if it is a table, call it "
-            '.csv and give it a first line of column names; else say task.name = "causal-lm"'
+            ".csv and give it a first line of column names; "
+            + ("if these are words and their tags, call it .conll; " if alike and delimiter in "\t " else "")
+            + 'else say task.name = "causal-lm"'
         )
+
+
+def _is_code(word: str) -> bool:
+    """Say whether a word is rather a label than the beginning of a sentence or its end, or the name of a speaker."""
+    return any(map(str.isalnum, word)) and not word.isalpha() and word[-1].isalnum()
 
 
 def _are_labels(values: Sequence[str]) -> bool:

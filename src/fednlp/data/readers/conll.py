@@ -42,6 +42,7 @@ def conll(
     tabbed: bool = False,
     shape: str = "",
     comments: bool = False,
+    header: bool = False,
 ) -> Iterator[Row]:
     """Read words and tags in columns; a blank line or ``-DOCSTART-`` ends a sentence.
 
@@ -61,6 +62,7 @@ def conll(
         shape: ``"marked"`` for B-PER, ``"reversed"`` for PER-B, also with an underscore, which becomes B-PER;
             empty to leave tags as they are written.
         comments: Whether lines before a sentence may be comments, which begin with ``#``.
+        header: Whether the first line has the names of the columns.
 
     Yields:
         Words and tags, each a JSON list of strings.
@@ -70,6 +72,8 @@ def conll(
     """
     _check_scheme(scheme)
     lines = _without_comments(path, cells, tabbed, shape) if comments else numbered_lines(path)
+    if header:
+        next((line for _, line in lines if line.strip()), None)
     for sentence in _sentences(path, lines, word, tag, prefix, index, cells):
         numbers, words, written = zip(*sentence, strict=True)
         tags = [_spelt(one, shape) for one in written] if shape else written
@@ -211,7 +215,7 @@ def is_comment(line: str, begins: bool, cells: int, tabbed: bool, shape: str) ->
     if not found or not (begins or found[2]):
         return False
     parts = split_cells(line, cells)
-    if (tabbed and "\t" not in line) or len(parts) < 2 or (cells and len(parts) != cells):
+    if found[2] or (tabbed and "\t" not in line) or len(parts) < 2 or (cells and len(parts) != cells):
         return True
     return bool(shape) and not any(
         one in OUTSIDE or MARKED.fullmatch(one) or REVERSED.fullmatch(one) for one in parts

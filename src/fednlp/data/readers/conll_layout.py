@@ -31,6 +31,15 @@ _FEW = 20
 _NAMES = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)?:")
 _NUMBER = re.compile(r"-?[1-9]\d?")
+_BRACKET = re.compile(r"\([^\s()*]+(\*\)?|\))")
+
+_HEADER = (
+    frozenset(("form", "token", "tokens", "word", "words")),
+    frozenset(
+        ("bio", "entity", "iob", "label", "labels", "ner", "ner_tag", "ner_tags", "pos", "tag", "tags")
+    ),
+)
+"""Names of the columns of words and of tags, where the first line has them."""
 
 Sentence = list[list[str]]
 
@@ -67,8 +76,8 @@ def is_tagged(path: Path) -> bool:
     rows = [cells for sentence in sentences for cells in sentence]
     if count < 2 or not rows or len(rows[0]) != count:
         return False
-    alike = [cells for cells in rows if len(cells) == count]
-    if 2 * len(alike) < len(rows):
+    alike = [cells for cells in rows[_has_header(rows) :] if len(cells) == count]
+    if not alike or 2 * len(alike) < len(rows):
         return False
     if count > 2 and any(line.strip() == "" for line in lines) and _index_of(sentences, count) != NO_COLUMN:
         return True
@@ -76,6 +85,11 @@ def is_tagged(path: Path) -> bool:
         all(_is_tag(cells[place]) for cells in alike) and _begins_with_tag(alike[0][place])
         for place in range(count)
     )
+
+
+def is_column_number(own: str) -> bool:
+    """Say whether the user names a column by its number: 1, 2 ... or -1."""
+    return _NUMBER.fullmatch(own) is not None
 
 
 def _begins_with_tag(cell: str) -> bool:
@@ -101,12 +115,17 @@ def layout_of(path: Path, configured: Mapping[str, str]) -> Layout:
     numbered = list(islice(numbered_lines(path), _LINES))
     sentences, count, tabbed = _cut([line for _, line in numbered])
     rows = [cells for sentence in sentences for cells in sentence if len(cells) == count]
+    header = _has_header(rows)
+    first, rows = rows[:header], rows[header:]
+    if header:
+        sentences = [sentences[0][1:], *sentences[1:]]
     named = next((_NAMES.match(line) for _, line in numbered if line.strip()), None)
     index = _index_of(sentences, count) if rows else NO_COLUMN
     if index != NO_COLUMN:
         rows = [cells for cells in rows if cells[index].isdecimal()]
     names = tuple(named[1].split()) if named else CONLLU if index == 0 and tabbed and count == 10 else ()
-    chosen = {role: _place(path, role, own, names) for role, own in configured.items() if role in _ROLES}
+    known = names or tuple(name for cells in first for name in cells)
+    chosen = {role: _place(path, role, own, known) for role, own in configured.items() if role in _ROLES}
     columns = (configured.get("words", "words"), configured.get("tags", "tags"))
     if not rows:
         return Layout({"word": chosen.get("words", 0), "tag": chosen.get("tags", -1)}, columns)
@@ -116,6 +135,11 @@ def layout_of(path: Path, configured: Mapping[str, str]) -> Layout:
     taken = {index, tag % count}
     word = chosen["words"] if "words" in chosen else _word_column(values, sentences, names, taken, shown)
     tags, words = values[tag % count], values[word % count]
+    if bracket := next((cell for cell in tags if _BRACKET.fullmatch(cell)), None):
+        raise DataError(
+            f"{path}: the tags are brackets, such as {bracket!r}, as CoNLL-2012 has them: write them as B-PERSON, "
+            "I-PERSON and O"
+        )
     prefix = _language(words)
     if "words" not in chosen and not _has_letters(words) and "tags" not in chosen and index != NO_COLUMN:
         raise DataError(shown)
@@ -128,10 +152,11 @@ def layout_of(path: Path, configured: Mapping[str, str]) -> Layout:
         "tabbed": tabbed,
         "shape": _shape(tags),
         "comments": True,
+        **({"header": True} if header else {}),
     }
     usual = index == NO_COLUMN and (word, tag % count) == (0, count - 1)
     return Layout(
-        options, columns, _note(word % count, tag % count, count, names, prefix, usual or len(chosen) == 2)
+        options, columns, _note(word % count, tag % count, count, known, prefix, usual or len(chosen) == 2)
     )
 
 
@@ -159,6 +184,12 @@ def _cut(lines: Sequence[str]) -> tuple[list[Sentence], int, bool]:
     return ([*sentences, sentence] if sentence else sentences), count, tabbed
 
 
+def _has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Say whether the first line names the columns, and is no word."""
+    names = {name.strip().lower() for name in rows[0]} if rows else set()
+    return len(rows) > 1 and all(names & known for known in _HEADER)
+
+
 def _index_of(sentences: Sequence[Sentence], count: int) -> int:
     """Return the column that counts the words of every sentence from 0 or 1, or none."""
     if max(map(len, sentences), default=0) < 2:
@@ -167,6 +198,7 @@ def _index_of(sentences: Sequence[Sentence], count: int) -> int:
 
 
 def _counts(sentences: Sequence[Sentence], place: int, count: int) -> bool:
+    goes_on = False
     for sentence in sentences:
         before = None
         for cells in sentence:
@@ -178,15 +210,16 @@ def _counts(sentences: Sequence[Sentence], place: int, count: int) -> bool:
             if value.isdecimal():
                 if int(value) > 1 and (before is None or int(value) != before + 1):
                     return False
+                goes_on = goes_on or (before is not None and int(value) == before + 1)
                 before = int(value)
-    return True
+    return goes_on
 
 
 def _place(path: Path, role: str, own: str, names: Sequence[str]) -> int:
     """Return the column that the user names, from 0, or below 0 from the end."""
     if own in names:
         return names.index(own)
-    if not _NUMBER.fullmatch(own):
+    if not is_column_number(own):
         known = f" or a name of {', '.join(names)}" if names else ""
         raise DataError(
             f"{path}: no column {own!r}: give its number, the first is 1 and the last -1{known}, such as "
