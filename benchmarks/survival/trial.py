@@ -18,7 +18,7 @@ from survival.process import Work, command, trained_by
 
 SERVER, BROKER = "server", "broker"
 _LOOK = 0.002
-_TOKEN = re.compile(r"^(\S+):  fednlp join (fednlp1:\S+) --data FILE\n", re.MULTILINE)
+_TOKEN = re.compile(r"^(\S+):  fednlp join (\S+) --data FILE\n", re.MULTILINE)
 _MOST_RETRIES = 50
 
 
@@ -85,12 +85,15 @@ class Trial:
         return self.folder / f"{SERVER}-sites" / name / "state"
 
     def token(self, name: str) -> str | None:
-        """Return a site's token: as the server has printed it, or a new one where it was killed before it could."""
+        """Return a site's token: of the file that the server names, or a new one where it was killed before it could."""
         from fednlp.deployment.enrolment import invite
         from fednlp.deployment.sites import Register
 
         log = self.log_of(SERVER)
-        printed = dict(_TOKEN.findall(log.read_text())) if log.is_file() else {}
+        printed = {
+            site: Path(file).read_text().strip()
+            for site, file in (_TOKEN.findall(log.read_text()) if log.is_file() else ())
+        }
         if name in self.invited:  # one that the server has printed since then is void
             return self.invited[name]
         if name in printed or self.retried[SERVER] == 0:
