@@ -253,7 +253,7 @@ def _own_facts(name: str, work: SiteWork, own: _Own) -> dict[str, Any]:
 
 def _as_used_here(experiment: Experiment, policy: SitePolicy) -> Experiment:
     """Return the experiment with this site's names of columns and its device, in place of the server's files."""
-    keys = ("text", "label", "columns", "delimiter", "on_invalid_row")
+    keys = ("text", "label", "columns", "delimiter", "quoting", "encoding", "on_invalid_row")
     files = {key: getattr(policy.data, key) for key in keys} | {"test_path": None, "validation_path": None}
     runtime = {"device": policy.device.device, "gpu_mapping": None}
     return experiment.model_copy(
