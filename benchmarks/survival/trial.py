@@ -85,7 +85,7 @@ class Trial:
         return self.folder / f"{SERVER}-sites" / name / "state"
 
     def token(self, name: str) -> str | None:
-        """Return a site's token: of the file that the server names, or a new one where it was killed before it could."""
+        """Return a site's token: of its file, or a new one where the server was killed before it could name that."""
         from fednlp.deployment.enrolment import invite
         from fednlp.deployment.sites import Register
 
