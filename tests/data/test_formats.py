@@ -205,7 +205,7 @@ def test_a_workbook_that_unpacks_without_end(tmp_path: Path, monkeypatch: pytest
 def test_excel_needs_a_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = excel(tmp_path / "a.xlsx", {"one": [["text", "label"], ["a", "x"]]})
     monkeypatch.setitem(sys.modules, "openpyxl", None)
-    with pytest.raises(MissingDependency, match=r"pip install .*\[xlsx\], or save it as CSV"):
+    with pytest.raises(MissingDependency, match=r"pip install .*\[xlsx\]'?, or save it as CSV"):
         load_data(path=path)
 
 
