@@ -54,11 +54,20 @@ def origin(source: str) -> str:
     return path.parent.name if path.name == "model" else path.name
 
 
-def name_origins(folder: Path) -> None:
-    """Have the configuration files of a model folder name its origin, and no folder of this machine."""
+def name_origins(folder: Path, base: str | None = None) -> None:
+    """Have the configuration files of a model folder name its origin, and no folder of this machine.
+
+    Args:
+        folder: Of the model.
+        base: ``model.name_or_path`` of the run, which its adapters are for; a site has that model in a folder of its own.
+    """
     for path in sorted(folder.rglob("*config.json")):
         config = json.loads(path.read_text(encoding="utf-8"))
-        if _name_within(config):
+        named = _name_within(config)
+        if base is not None and "base_model_name_or_path" in config:
+            config["base_model_name_or_path"] = (hub_names(base) or [origin(base)])[0]
+            named = True
+        if named:
             text = json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False)
             write(path, f"{text}\n".encode())
 

@@ -262,6 +262,7 @@ def save_model(
     card: str,
     longest: int | None = None,
     generation: Any | None = None,
+    base: str | None = None,
 ) -> None:
     """Write a model folder that ``from_pretrained`` reads, with its tokenizer and card.
 
@@ -276,6 +277,7 @@ def save_model(
         longest: The tokens after which the run cut texts. The tokenizer that is written says so, and
             ``pipeline(..., truncation=True)`` cuts there too. None to leave it as it is.
         generation: transformers' ``GenerationConfig`` that the run was scored with; None to leave the model's own.
+        base: ``model.name_or_path`` of the run, which its adapters are for.
     """
     silence_transformers()
     with writing_tensors():
@@ -287,7 +289,7 @@ def save_model(
             generation.save_pretrained(folder)
     written = tokenizer if longest is None else _cutting(tokenizer, longest)
     save_tokenizers(written, target_tokenizer(tokenizer.name_or_path), folder)
-    name_origins(folder)
+    name_origins(folder, base)
     (folder / "README.md").write_text(card, encoding="utf-8")
 
 

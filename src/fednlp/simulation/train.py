@@ -293,4 +293,5 @@ def write_model(
     model = worker.replica.model
     generation = generation_of(worker.task, model)
     with folder_made_whole(folder, remedy) as made:
-        save_model(model, components.tokenizer, made, card, components.longest, generation)
+        base = experiment.model.name_or_path
+        save_model(model, components.tokenizer, made, card, components.longest, generation, base)
