@@ -59,7 +59,7 @@ def name_origins(folder: Path, base: str | None = None) -> None:
 
     Args:
         folder: Of the model.
-        base: ``model.name_or_path`` of the run, which its adapters are for; a site has that model in a folder of its own.
+        base: ``model.name_or_path`` of the run, which its adapters are for; a site has it in a folder of its own.
     """
     for path in sorted(folder.rglob("*config.json")):
         config = json.loads(path.read_text(encoding="utf-8"))
