@@ -98,7 +98,7 @@ def test_real_processes_need_no_simulated_clock(
     with pytest.raises(ConfigError, match=r"needs the time that each client takes: set costs\.device"):
         made.resolved()
     served: list[Experiment] = []
-    monkeypatch.setattr(rehearsing, "serve", lambda experiment, *rest: served.append(experiment))
+    monkeypatch.setattr(rehearsing, "serve", lambda experiment, *rest, **more: served.append(experiment))
     for _ in range(2):  # as begun, and as gone on with
         rehearsing.rehearse(made, tmp_path / "dress", NullCallback())
     assert served[0] == served[1]

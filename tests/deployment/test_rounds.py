@@ -145,7 +145,9 @@ def test_a_site_is_set_up_for_the_run_of_its_connection_alone(tmp_path: Path) ->
     """A server that invents runs would get the updates of an experiment once for each."""
     hub = Hub(tmp_path / "server", "run")
     hub.ask(0, Call("0.0.setup", {"run": "another"}))
-    part = Participant(tmp_path / "site", SimpleNamespace(run=None), None, lambda line: None)  # type: ignore[arg-type]
+    part = Participant(
+        tmp_path / "site", SimpleNamespace(run=None, admits=lambda *call: True), None, lambda line: None
+    )  # type: ignore[arg-type]
     link = MemoryLink(part.session.begin, lambda wake: hub.session(0, wake, time.monotonic))
     thread = threading.Thread(target=link.run)
     thread.start()
@@ -164,7 +166,7 @@ def test_a_site_that_refuses_ends_with_the_reason_and_is_asked_again(tmp_path: P
                 raise error
             return {"train": 1, "test": 0}, None
 
-        site = SimpleNamespace(answer=answer, end=lambda: None, run=None)
+        site = SimpleNamespace(answer=answer, end=lambda: None, run=None, admits=lambda *call: True)
         part = Participant(tmp_path / "site", site, None, lines.append)  # type: ignore[arg-type]
         link = MemoryLink(part.session.begin, lambda wake: hub.session(0, wake, time.monotonic))
         thread = threading.Thread(target=link.run)
@@ -210,7 +212,9 @@ def test_a_site_says_which_rounds_it_has_trained_in(tmp_path: Path) -> None:
     calls = {"1.0.train": True, "1.0.train-2": False, "2.0.train": False, "2.0.tests": False}
     for call_id, fails in calls.items():
         hub.ask(0, Call(call_id, {"fails": fails}), 100)
-    site = SimpleNamespace(answer=answer, end=lambda: None, policy=SitePolicy(), run="run")
+    site = SimpleNamespace(
+        answer=answer, end=lambda: None, policy=SitePolicy(), run="run", admits=lambda *call: True
+    )
     site.opened, site.loss = SimpleNamespace(experiment=SimpleNamespace(num_rounds=2)), 0.5
     part = Participant(tmp_path / "site", site, None, lines.append)  # type: ignore[arg-type]
     link = MemoryLink(part.session.begin, lambda wake: hub.session(0, wake, time.monotonic))
