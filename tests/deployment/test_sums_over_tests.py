@@ -246,6 +246,7 @@ def test_a_site_that_sends_nonsense_is_left_out(experiment: Make) -> None:
         "accuracy": 0.5,
         "macro_f1": 0.5,
         "mcc": 0.0,
+        "baseline": 0.5,
         "loss": 0.5,
         "examples": 2,
         "clients": 1,
