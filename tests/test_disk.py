@@ -6,12 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import fednlp
-from fednlp.disk import atomic, locked, regular, sha256_of
+from fednlp.disk import appending, atomic, folder_made_whole, locked, regular, sha256_of
 from fednlp.errors import RunError
 
 
@@ -175,3 +176,37 @@ def test_a_device_is_not_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(RunError, match="a pipe or a device"), atomic(tmp_path / "pipe"):
         pass
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda to, _: os.mkfifo(to), "a pipe or a device"),
+        (lambda to, other: to.hardlink_to(other), "another name"),
+    ],
+)
+def test_nothing_is_added_to_a_pipe_or_to_a_file_of_another_name(
+    make: Callable[[Path, Path], None], said: str, tmp_path: Path
+) -> None:
+    other, path = tmp_path / "other", tmp_path / "rounds.jsonl"
+    other.write_bytes(b"mine")
+    make(path, other)
+    with pytest.raises(RunError, match=said), appending(path) as file:
+        file.write(b"more")
+    assert other.read_bytes() == b"mine"
+
+
+def test_a_folder_takes_its_place_whole_and_leaves_nothing_of_those_that_were_not(tmp_path: Path) -> None:
+    """A process that is killed cannot remove what it has made; the next one does."""
+    folder = tmp_path / "model"
+    for name in ("model", f".model.{'0a' * 8}", ".model.notes"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "old").touch()
+    with pytest.raises(ValueError, match="half"), folder_made_whole(folder) as made:
+        (made / "new").touch()
+        raise ValueError("half")
+    assert [one.name for one in folder.iterdir()] == ["old"]
+    with folder_made_whole(folder) as made:
+        (made / "new").touch()
+    assert [one.name for one in folder.iterdir()] == ["new"]
+    assert {one.name for one in tmp_path.iterdir()} == {"model", ".model.notes"}

@@ -6,6 +6,7 @@ So a file is written beside its place and renamed over it, and a folder or a gro
 
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import secrets
@@ -137,7 +138,7 @@ def atomic(path: Path, remedy: str = ELSEWHERE, mode: int = 0o666) -> Iterator[B
     """
     with writing(path.parent, remedy):
         if path.exists() and not (path.is_file() or path.is_dir()):
-            raise RunError(f"{path} is a pipe or a device: name a file")
+            raise _no_file(path)
         # Not a private temporary file: a cache may be shared, so the user's own umask decides who reads it.
         name = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
         handle = os.open(name, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, mode)
@@ -182,21 +183,35 @@ def appending(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
 def open_in_place(path: Path, flags: int = os.O_RDWR, mode: int = 0o666) -> int:
     """Open a file that is changed where it lies, made if missing; return its handle.
 
+    A pipe would block, and what is written to a file of two names changes the other one too.
+
     Args:
         path: The file.
         flags: As for ``os.open``.
         mode: Who may read and write it, if it is made.
 
     Raises:
-        RunError: The file is a link.
+        RunError: The file is a link, a pipe or a device, or has another name.
         OSError: It cannot be opened.
     """
+    safe = os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        return os.open(path, flags | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+        handle = os.open(path, flags | safe, mode)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise _link(path) from None
+        if error.errno == errno.ENXIO:  # a pipe that nobody reads, or a socket
+            raise _no_file(path) from None
         raise
+    found = os.fstat(handle)
+    if stat.S_ISREG(found.st_mode) and found.st_nlink <= 1:
+        return handle
+    os.close(handle)
+    if not stat.S_ISREG(found.st_mode):
+        raise _no_file(path)
+    raise RunError(
+        f"{path} has another name (a hard link), whose file would be changed: put a copy in its place"
+    )
 
 
 def own_folder(folder: Path, remedy: str = ELSEWHERE, mode: int = 0o777) -> Path:
@@ -239,6 +254,10 @@ def require_inside(folder: Path) -> None:
                 raise _link(path)
 
 
+def _no_file(path: Path) -> RunError:
+    return RunError(f"{path} is a pipe or a device: name a file")
+
+
 def _link(path: Path) -> RunError:
     return RunError(f"{path} is a link to {os.readlink(path)}, which would be changed: remove the link")
 
@@ -247,7 +266,8 @@ def _link(path: Path) -> RunError:
 def folder_made_whole(folder: Path, remedy: str = ELSEWHERE) -> Iterator[Path]:
     """Yield an empty folder, which takes the other's name and place when the block ends.
 
-    A block that raises leaves everything as it was. A link of that name is replaced, and what it leads to stays.
+    A block that raises leaves everything as it was. A link of that name is replaced, and what it leads to stays. What a
+    process that was killed had made of the folder is removed.
 
     Args:
         folder: To be made.
@@ -257,6 +277,8 @@ def folder_made_whole(folder: Path, remedy: str = ELSEWHERE) -> Iterator[Path]:
         RunError: The disk is full, or the folder cannot be written.
     """
     with writing(folder.parent, remedy):
+        for unfinished in folder.parent.glob(f".{glob.escape(folder.name)}.{'[0-9a-f]' * 16}"):
+            shutil.rmtree(unfinished, ignore_errors=True)
         made, old = (folder.with_name(f".{folder.name}.{secrets.token_hex(8)}") for _ in range(2))
         made.mkdir()
         try:

@@ -5,9 +5,11 @@ from random import Random
 
 import pytest
 
+from fednlp import Experiment
 from fednlp.deployment.agreement import Agreed, Agreement
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.setup import Setup, place_models
+from fednlp.errors import RunError
 
 from .disks import Disk
 from .test_federation import quiet
@@ -39,3 +41,21 @@ def test_a_model_that_came_with_the_setup_outlives_a_loss_of_power(
     assert after.known() == Agreed(**dict(setup))
     found = {path: path.read_bytes() for folder in after._models.values() for path in folder.rglob("*.*")}
     assert sorted(found.values()) == sorted(FILES.values())
+
+
+def test_a_site_keeps_its_number_in_a_run(tmp_path: Path) -> None:
+    agreement = Agreement(tmp_path, "north", SitePolicy(), quiet)
+    sections = {"data": {"name": "sites"}, "task": {"name": "text-classification"}}
+    setup = Setup(
+        experiment=Experiment(**sections).model_dump(exclude_none=True),
+        task="text-classification",
+        task_fields={},
+        longest=8,
+        client=0,
+        clients=2,
+        run="run",
+    )
+    agreement.keep(setup)
+    agreement.require_allowed(setup, {})
+    with pytest.raises(RunError, match="gives this site the number 1 in this run, and it was 0"):
+        agreement.require_allowed(setup.model_copy(update={"client": 1}), {})

@@ -162,7 +162,10 @@ def test_there_is_one_session_in_a_round(protocol: str, tmp_path: Path) -> None:
         SecureAbort, match="begins a secure sum in round 5, and this site is done with round 5"
     ):
         site.answer("keys", terms(params, 5), {})
-    elsewhere = SecureSite(tmp_path / "site", replace(agreed_by(OWN, params), run="another"))
+    more = SecureSite(tmp_path / "site", replace(agreed_by(OWN, params), clients=10))
+    with pytest.raises(SecureAbort, match="names 10 sites, and this run began with 9"):
+        more.answer("keys", terms(params, 6), {})
+    elsewhere = SecureSite(tmp_path / "site", replace(agreed_by(OWN, params), run="another", clients=9))
     with pytest.raises(SecureAbort, match="another run of the federation"):
         elsewhere.answer("keys", terms(params, 7), {})
 

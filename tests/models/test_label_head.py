@@ -10,6 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
+from fednlp.models import label_head
 from fednlp.models.pretrained import pretrained_model
 from fednlp.tasks.inputs import class_settings
 
@@ -120,3 +121,15 @@ def test_outputs_that_are_made_anew_are_trained_beside_adapters(random_model: Ma
     model = pretrained_model(str(folder), CLASSES, class_settings(["a", "b"], 1), {}, 0, peft)
     trainable = [name for name, one in model.named_parameters() if one.requires_grad]
     assert any("out_proj" in name and "classification_head" in name for name in trainable)
+
+
+def test_labels_are_matched_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger's checkpoint may have a million labels."""
+    seen: list[str] = []
+    plain = label_head._plain
+    monkeypatch.setattr(label_head, "_plain", lambda name: (seen.append(name), plain(name))[1])
+    names = [f"Label {number}" for number in range(100)]
+    assert label_head.matching_outputs([name.upper() for name in reversed(names)], names) == [
+        *range(99, -1, -1)
+    ]
+    assert len(seen) <= 3 * len(names)

@@ -132,12 +132,21 @@ def written(name: str, text: str) -> Callable[[Path], None]:
     return lambda folder: (folder / name).write_text(text) and None
 
 
+RAGGED: dict[str, Any] = {"labels": ["a", "b"], "support": [1, 1], "confusion": [[2], [1, 1]]}
+RAGGED |= {key: [0.5, 0.5] for key in ("precision", "recall", "f1")}
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
         (edited("summary.json", "evaluation", 3), "summary.json is damaged"),
         (edited("summary.json", "data", 1.5), "summary.json is damaged"),
         (edited("summary.json", "seconds", [1]), "summary.json is damaged"),
+        (edited("summary.json", "metric", {}), "summary.json is damaged"),
+        (
+            written("by_label.json", json.dumps(RAGGED)),
+            "by_label.json is damaged",
+        ),
         (edited("summary.json", "bytes_up", 10**30), "number beyond 64 bits"),
         (edited("environment.json", "data", []), "environment.json is damaged"),
         (edited("labels.json", "train", [[1], [1, 2]]), "labels.json is damaged"),

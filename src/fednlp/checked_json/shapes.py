@@ -1,11 +1,11 @@
 """The shapes of the files of a run directory: their keys and types. Older and newer runs may have further keys."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Count = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 Number = int | float
 Scores = dict[str, dict[str, Number | None]]
 
@@ -147,6 +147,7 @@ class Summary(Spent):
     staleness: Staleness | None = None
 
     finished: bool
+    metric: str | None = None
     data: DataFacts | None = None
     clients: Count | None = None
     evaluation: Scores | None = None
@@ -202,6 +203,15 @@ class ByLabel(Shape):
     f1: list[Number]
     support: list[Count]
     confusion: list[list[Count]] | None = None
+
+    @model_validator(mode="after")
+    def _of_each_label(self) -> Self:
+        found: list[Sized] = [self.precision, self.recall, self.f1, self.support]
+        if self.confusion is not None:
+            found += [self.confusion, *self.confusion]
+        if any(len(one) != len(self.labels) for one in found):
+            raise ValueError("there is not one number for each label")
+        return self
 
 
 class MatrixRow(Shape):

@@ -269,7 +269,9 @@ class Agreement:
 
     @staticmethod
     def _require_same(known: Setup | None, setup: Setup) -> None:
-        """Check that a run's experiment is the one that the site has agreed to, if it has to that run.
+        """Check that a run's experiment, and the site's number, are those that it has agreed to, if it has to that run.
+
+        A server that numbers sites anew would choose which of them are drawn into one cohort.
 
         Raises:
             RunError: It is not.
@@ -278,6 +280,10 @@ class Agreement:
             return
         if changed := differences(experiment_of(known), experiment_of(setup)):
             raise RunError(f"the server has changed the experiment of this run: {'; '.join(changed[:5])}")
+        if known.client != setup.client:
+            raise RunError(
+                f"the server gives this site the number {setup.client} in this run, and it was {known.client}"
+            )
 
     @property
     def _models(self) -> dict[str, Path]:

@@ -194,7 +194,8 @@ def keep_models(
             card = client_card(told.summary, config, told.environment, _own_facts(name, work, own))
             generation = generation_of(worker.task, model_now)
             with folder_made_whole(directory.own_model, _REMEDY) as made:
-                save_model(model_now, components.tokenizer, made, card, components.longest, generation)
+                base = work.experiment.model.name_or_path
+                save_model(model_now, components.tokenizer, made, card, components.longest, generation, base)
             sync_all(directory.own_model)
         write_model(
             worker,

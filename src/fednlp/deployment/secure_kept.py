@@ -58,13 +58,14 @@ class KeptSessions:
     Args:
         folder: The site's own; made if missing.
         run: The run's name.
+        sites: How many sites there are: from the first session on another number would draw other cohorts.
 
     Raises:
         RunError: It cannot be made.
     """
 
-    def __init__(self, folder: Path, run: str) -> None:
-        self.folder, self.run = folder, run
+    def __init__(self, folder: Path, run: str, sites: int) -> None:
+        self.folder, self.run, self.sites = folder, run, sites
         private_folder(folder, _REMEDY)
 
     def __contains__(self, round_number: int) -> bool:
@@ -74,7 +75,8 @@ class KeptSessions:
         """Return a new session, of which nothing is on the disk yet; those of earlier rounds are removed.
 
         Raises:
-            SecureAbort: The site has taken part in this round or a later one, or in another run.
+            SecureAbort: The site has taken part in this round or a later one, in another run, or in one of
+                another number of sites.
         """
         latest = max([self._over(), *(number for number in self._rounds() if number in self)])
         if terms.round <= latest:
@@ -115,10 +117,10 @@ class KeptSessions:
         """Remove all that is kept of the rounds before this one, which are not begun again.
 
         Raises:
-            SecureAbort: The site has taken part in another run.
+            SecureAbort: The site has taken part in another run, or in one of another number of sites.
         """
         if round_number - 1 > self._over() or not (self.folder / _OVER).is_file():
-            known = {"run": self.run, "over": round_number - 1}
+            known = {"run": self.run, "sites": self.sites, "over": round_number - 1}
             write_private(self.folder / _OVER, json.dumps(known).encode(), _REMEDY)
         with writing(self.folder, _REMEDY):
             for number in self._rounds():
@@ -129,7 +131,7 @@ class KeptSessions:
         """Remove all that is kept; the run has no other round.
 
         Raises:
-            SecureAbort: The site has taken part in another run.
+            SecureAbort: The site has taken part in another run, or in one of another number of sites.
         """
         self.over(MOST_ROUNDS)
 
@@ -200,4 +202,6 @@ class KeptSessions:
             raise SecureAbort(
                 "this site has taken part in another run of the federation: it has to join again"
             )
+        if (before := known.get("sites", self.sites)) != self.sites:
+            raise SecureAbort(f"the server names {self.sites} sites, and this run began with {before}")
         return int(known["over"])

@@ -66,7 +66,7 @@ class SecureSite:
 
     def __init__(self, folder: Path, agreed: AgreedTerms) -> None:
         self.agreed = agreed
-        self.kept = KeptSessions(folder, agreed.run)
+        self.kept = KeptSessions(folder, agreed.run, agreed.clients)
 
     def answer(self, name: str, request: Mapping[str, Any], objects: Mapping[str, Path]) -> Answer:
         """Take a step of the protocol.

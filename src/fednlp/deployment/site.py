@@ -163,7 +163,7 @@ class Site:
         setup = self._agreement.known()
         for name, prefix in ((_SECURE, ""), (_SECURE_TESTS, OF_TESTS)):
             if (self.folder / name).is_dir() and setup is not None:
-                KeptSessions(self.folder / name, prefix + setup.run).end()
+                KeptSessions(self.folder / name, prefix + setup.run, setup.clients).end()
 
     @property
     def run(self) -> str | None:

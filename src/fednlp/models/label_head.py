@@ -2,7 +2,8 @@
 
 import copy
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -81,13 +82,22 @@ def matching_outputs(there: Sequence[str], wanted: Sequence[str]) -> list[int | 
     >>> matching_outputs(["us", "US"], ["US", "Us"])
     [1, None]
     """
+    exact, alike = _places(there), _places(map(_plain, there))
+    own = Counter(map(_plain, wanted))
     found = []
     for name in wanted:
-        same = [place for place, other in enumerate(there) if other == name]
-        if not same and sum(_plain(other) == _plain(name) for other in wanted) == 1:
-            same = [place for place, other in enumerate(there) if _plain(other) == _plain(name)]
+        plain = _plain(name)
+        same = exact.get(name) or (alike.get(plain, []) if own[plain] == 1 else [])
         found.append(same[0] if len(same) == 1 else None)
     return found
+
+
+def _places(names: Iterable[str]) -> dict[str, list[int]]:
+    """Return where each name stands."""
+    places: dict[str, list[int]] = {}
+    for place, name in enumerate(names):
+        places.setdefault(name, []).append(place)
+    return places
 
 
 def _plain(name: str) -> str:
@@ -141,7 +151,8 @@ def _told_of_names(
     there: Sequence[str], wanted: Sequence[str], kept: Sequence[int], number: int
 ) -> list[str]:
     """Return a line on the outputs that are drawn anew, and on those that are left out; none where all are kept."""
-    anew = [label for row, label in enumerate(wanted) if row not in kept]
+    rows = {*kept}
+    anew = [label for row, label in enumerate(wanted) if row not in rows]
     if wanted and not anew and len(there) == number:
         return []
     if not kept:

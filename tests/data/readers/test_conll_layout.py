@@ -8,7 +8,7 @@ import pytest
 
 from fednlp.data import load_data
 from fednlp.data.files import file_rows
-from fednlp.data.readers.conll_layout import is_tagged
+from fednlp.data.readers.conll_layout import is_tagged, layout_of
 from fednlp.errors import DataError
 
 Write = Callable[[str, str | bytes], Path]
@@ -202,3 +202,17 @@ def test_a_hash_may_be_a_word(write: Write) -> None:
 )
 def test_texts_and_tables_are_not_words_and_tags(text: str, write: Write) -> None:
     assert not is_tagged(write("a.txt", text))
+
+
+@pytest.mark.parametrize(
+    ("content", "columns"),
+    [("a" + " B-X" * 5000 + "\n", {}), ("# global.columns = " + "x " * 5000 + "\n1 a B-X\n", {"tags": "y"})],
+)
+def test_a_message_does_not_grow_with_the_columns(
+    content: str, columns: dict[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "wide.conll"
+    path.write_text(content * 3 + "\n")
+    with pytest.raises(DataError) as caught:
+        layout_of(path, columns)
+    assert len(str(caught.value)) < 1000

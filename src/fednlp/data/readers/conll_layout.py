@@ -28,6 +28,8 @@ _CHUNKS = frozenset(["ADJP", "ADVP", "CONJP", "INTJ", "LST", "NP", "PP", "PRT", 
 
 _LINES = 20_000
 _FEW = 20
+_MOST_SHOWN = 20
+"""Columns that a message names."""
 _NAMES = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)?:")
 _NUMBER = re.compile(r"-?[1-9]\d?")
@@ -220,7 +222,8 @@ def _place(path: Path, role: str, own: str, names: Sequence[str]) -> int:
     if own in names:
         return names.index(own)
     if not is_column_number(own):
-        known = f" or a name of {', '.join(names)}" if names else ""
+        shown = [name[:30] for name in names[:_MOST_SHOWN]] + ["..."] * (len(names) > _MOST_SHOWN)
+        known = f" or a name of {', '.join(shown)}" if names else ""
         raise DataError(
             f"{path}: no column {own!r}: give its number, the first is 1 and the last -1{known}, such as "
             "columns = {words = 1, tags = 2}"
@@ -320,9 +323,10 @@ def _language(words: Sequence[str]) -> str:
 def _shown(path: Path, numbered: Sequence[tuple[int, str]], row: Sequence[str]) -> str:
     """Return the question which column is which, with a line of the file."""
     number = next((number for number, line in numbered if split_cells(line, len(row)) == row), 1)
-    cells = ", ".join(f"{place} is {cell[:30]!r}" for place, cell in enumerate(row, 1))
+    cells = ", ".join(f"{place} is {cell[:30]!r}" for place, cell in enumerate(row[:_MOST_SHOWN], 1))
+    more = f", and {len(row) - _MOST_SHOWN:,} more" if len(row) > _MOST_SHOWN else ""
     return (
-        f"{path}:{number}: cannot tell which columns hold the words and their tags ({cells}): say which, such as "
+        f"{path}:{number}: cannot tell which columns hold the words and their tags ({cells}{more}): say which, such as "
         f"columns = {{words = 1, tags = {len(row)}}}"
     )
 

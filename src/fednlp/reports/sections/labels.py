@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.checked_json import damaged
 from fednlp.reports.document import Block, Fold, Grid, Heat
 from fednlp.reports.groups import Groups, group_baseline
 from fednlp.reports.read import Run, read_file
@@ -90,21 +89,13 @@ def by_label(runs: Sequence[Run]) -> LabelReport | None:
 
 
 def _read(run: Run) -> LabelReport | None:
-    path = run.folder / "by_label.json"
-    data = read_file(path)
+    data = read_file(run.folder / "by_label.json")
     if data is None:
         return None
-    labels, square = tuple(data["labels"]), data.get("confusion")
-    try:
-        scores = {key: np.array([data[key]], dtype=np.float64).reshape(1, len(labels)) for key in _SCORES}
-        confusion = (
-            None if square is None else np.array(square, dtype=np.int64).reshape(len(labels), len(labels))
-        )
-        if len(data["support"]) != len(labels):
-            raise ValueError("there must be a support for each label")
-    except ValueError as error:
-        raise damaged(path, error) from error
-    return LabelReport(labels, scores, tuple(data["support"]), confusion, 1)
+    square = data.get("confusion")
+    scores = {key: np.array([data[key]], dtype=np.float64) for key in _SCORES}
+    confusion = None if square is None else np.array(square, dtype=np.int64)
+    return LabelReport(tuple(data["labels"]), scores, tuple(data["support"]), confusion, 1)
 
 
 def _one_method(one: LabelReport) -> Grid:
