@@ -104,6 +104,19 @@ def test_the_question_names_what_to_type(case: str, tmp_path: Path) -> None:
     assert ("no task yet" in page, "what to do: " in page) == (True, True)
 
 
+def test_a_column_that_says_what_a_text_is_of_is_named(tmp_path: Path) -> None:
+    """It may tell clients apart, and it may be the label."""
+    rows = "".join(
+        f"{text},{label},{number}\n" for number, (text, label) in enumerate(zip(TEXTS, LABELS, strict=True))
+    )
+    (tmp_path / "a.csv").write_text(f"text,team,id\n{rows}")
+    data = load_data(path=tmp_path / "a.csv")
+    assert data.task == "causal-lm"
+    assert [note for note in data.notes if 'say data.label = "team"' in note]
+    assert not [note for note in data.notes if '"id"' in note]
+    assert not load_data(path=tmp_path / "a.csv", task="causal-lm").notes
+
+
 def test_the_user_decides(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,sentiment\n" + lines(lambda t, x: f"{t},{x}"))
     assert load_data(path=tmp_path / "a.csv", task="causal-lm").task == "causal-lm"

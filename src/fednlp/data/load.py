@@ -132,7 +132,8 @@ def load_data(
     if guessed:
         check_labels(data)
         with _about(opened.train):
-            check_unread(data)
+            unread = check_unread(data)
+        data = replace(data, notes=(*data.notes, *([unread] if unread else [])))
     return data
 
 

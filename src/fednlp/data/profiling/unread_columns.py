@@ -31,21 +31,28 @@ _ONE_HOT = {"0", "1", "0.0", "1.0", "true", "false", "True", "False", ""}
 _ONES = {"1", "1.0", "true", "True"}
 
 
-def check_unread(data: TextData) -> None:
+def check_unread(data: TextData) -> str:
     """Refuse a language model's data whose other columns, or parts of whose lines, look like labels.
 
     Args:
         data: A data set whose task was inferred from its columns.
 
+    Returns:
+        What to type if a column is the label whose name says rather what a text is of; empty where there is none.
+
     Raises:
         TaskUnknown: It looks so; the message says what to type.
     """
     if data.schema.kind != "none":
-        return
+        return ""
     text = data.columns["text"]
     head = data.train.slice(0, _ROWS)
-    others = [name for name in head.column_names if name != text and name.lower() not in _FACTS]
-    values = {name: ["" if one is None else one for one in head.column(name).to_pylist()] for name in others}
+    values = {
+        name: ["" if one is None else one for one in head.column(name).to_pylist()]
+        for name in head.column_names
+        if name != text
+    }
+    others = [name for name in values if name.lower() not in _FACTS]
     ones = [name for name in others if set(values[name]) <= _ONE_HOT and set(values[name]) & _ONES]
     if len(ones) > 1:
         sums = {
@@ -69,6 +76,11 @@ def check_unread(data: TextData) -> None:
         )
     if len(data.train.column_names) == 1:
         _check_lines(data, head.column(text).to_pylist())
+    fact = next((name for name in values if name not in others and _are_labels(values[name])), None)
+    if fact is None:
+        return ""
+    count = plural(len(set(values[fact]) - {""}), "short value")
+    return f'{fact!r} has {count} and is not read: if it is the label, say data.label = "{fact}"'
 
 
 def _check_lines(data: TextData, lines: Sequence[str]) -> None:
