@@ -83,8 +83,8 @@ def redact_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> 
     """
     if max(train, test) > MOST_EXAMPLES:
         raise RunError(
-            f"this site has {max(train, test):,} examples, and a site can have at most {MOST_EXAMPLES:,}: name a "
-            "smaller file in data.path"
+            f"this site has more than the {MOST_EXAMPLES:,} examples that a site can have: name a smaller file in "
+            "data.path"
         )
     tests = test if tells_score(allow) or sums else 0
     return Ready(train=train, test=tests) if allow.tell_size else Ready(train=1, test=min(1, tests))

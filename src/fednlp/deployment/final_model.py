@@ -108,7 +108,9 @@ class FinalModels:
         """Ask the sites that have not taken it yet; return the calls of all."""
         calls = self.calls()
         summary, known = (self.directory.read_json(name) for name in ("summary.json", "environment.json"))
-        known = {key: value for key, value in known.items() if key != "start"}
+        known = {
+            key: value for key, value in known.items() if key not in ("data", "start")
+        }  # no paths of the server
         for client, call_id in calls.items():
             if self.hub.reply(call_id) is None:
                 told = FinalModel(summary=summary, environment=known, counted=self.counted.get(client, 0))
