@@ -339,7 +339,7 @@ def test_a_dry_run_says_what_is_told_of_labels(experiment: Make, encoder: None, 
     _, labels = labelled_rows(train, shards.experiment.data.labels or [])
     gold = int((labels >= 0).sum())
     site = Site(tmp_path / "site", "nord", allows(train, test), quiet)
-    lines = [line.strip() for line in site.examine(setup, objects, "here")[0]]
+    lines = [line.strip() for line in site.examine(setup, objects, "here", None)[0]]
     assert f"this site   nord, {len(labels)} training examples, {gold} of them with a label" in lines
     assert "labels: texts without a label are given one by the model; these labels stay here" in lines
     assert "how many of its examples have a label, and how many texts it can label and has labelled" in lines

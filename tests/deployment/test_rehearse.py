@@ -58,6 +58,7 @@ def test_a_rehearsal_that_is_killed_goes_on_and_ends_as_the_simulation(
     with (tmp_path / "log.txt").open("w") as log:
         first = subprocess.Popen(command, stdout=log, stderr=log)
         wait_for(lambda: [*sites.glob("*/state/*/identity/key.pem")] or first.poll() is not None)
+        assert first.poll() is None, (tmp_path / "log.txt").read_text()
         first.send_signal(signal.SIGKILL)
         first.wait()
         wait_for(lambda: not living(str(sites)))

@@ -209,5 +209,5 @@ def test_a_site_that_claims_many_examples_does_not_fill_the_servers_memory() -> 
             read_ready({"train": 1, "test": 0, name: MOST_EXAMPLES + 1})
     whole = sites_partition({0: read_ready({"train": MOST_EXAMPLES, "test": 0})}, ["nord"])
     assert len(whole.train(0)) == MOST_EXAMPLES
-    with pytest.raises(RunError, match="at most 10,000,000"):
+    with pytest.raises(RunError, match="more than the 10,000,000"):
         redact_sizes(Allow(), MOST_EXAMPLES + 1, 0)

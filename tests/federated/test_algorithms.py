@@ -232,7 +232,10 @@ def test_vectors_of_a_method_outlive_a_stop(
 def test_six_calls_from_a_run_to_an_optimiser_s_step(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader finds the way: run, train, run_round, the pool, the worker, the method's client, its steps."""
+    """A reader finds the way: run, train, run_round, the pool, the worker, the method's client, its steps.
+
+    ``called`` puts the errors of a function that was called into the words of Python.
+    """
     stacks: list[list[str]] = []
     import torch
 
@@ -246,5 +249,5 @@ def test_six_calls_from_a_run_to_an_optimiser_s_step(
     monkeypatch.setattr(torch.optim.AdamW, "step", step)
     fednlp.run(experiment({**SHORT, "algorithm": {"name": "fedprox", "mu": 0.3}}), tmp_path / "run")
     assert stacks
-    way = ["run", "train", "run_round", "do", "train", "client", "steps"]
+    way = ["called", "run", "train", "run_round", "do", "train", "client", "steps"]
     assert all(stack == way for stack in stacks), stacks[0]

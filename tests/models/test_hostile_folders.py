@@ -3,6 +3,7 @@
 import json
 import shutil
 import socket
+import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -109,17 +110,25 @@ NAMING: dict[str, dict[str, dict[str, Any] | None]] = {
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was looked up or connected to."""
+    """What was looked up or connected to, other than by threads of earlier tests."""
     asked: list[Any] = []
+    earlier = set(threading.enumerate()) - {threading.current_thread()}
 
-    def refuse(*where: Any, **how: Any) -> Any:
-        asked.append(where)
-        raise OSError("no network")
+    def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def refuse(*where: Any, **how: Any) -> Any:
+            if threading.current_thread() in earlier:
+                return original(*where, **how)
+            asked.append(where)
+            raise OSError("no network")
 
-    for name in ("connect", "connect_ex"):
-        monkeypatch.setattr(socket.socket, name, refuse)
-    for name in ("getaddrinfo", "gethostbyname", "create_connection"):
-        monkeypatch.setattr(socket, name, refuse)
+        return refuse
+
+    for owner, names in (
+        (socket.socket, ("connect", "connect_ex")),
+        (socket, ("getaddrinfo", "gethostbyname", "create_connection")),
+    ):
+        for name in names:
+            monkeypatch.setattr(owner, name, refusing(getattr(owner, name)))
     return asked
 
 

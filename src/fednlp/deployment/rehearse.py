@@ -1,6 +1,7 @@
 """``fednlp rehearse``: a federation on one machine, with a process for each site, real TLS, and each its own texts."""
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fednlp.config import Experiment
-from fednlp.deployment.enrolment import FOLDER, invite, stored_address
+from fednlp.deployment.enrolment import FOLDER, stored_address, typed_by
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.servable import servable
 from fednlp.deployment.serve import Listening, serve
@@ -75,9 +76,9 @@ class _Sites:
     log: Callable[[str], None]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
-    def join(self, name: str, token: str) -> None:
-        """Start the process of a site that joins with a token."""
-        self._start(name, ["-", *self._data(name)], token)
+    def join(self, name: str, typed: str) -> None:
+        """Start the process of a site that joins, with what it types after ``fednlp join``."""
+        self._start(name, [*shlex.split(typed), *self._data(name)])
 
     def go_on(self) -> None:
         """Start the processes of the sites that were invited before; one that has not joined gets a new token."""
@@ -87,33 +88,27 @@ class _Sites:
                 if folders and SiteIdentity(folders[0]).membership is not None:
                     folder = folders[0].parent
                     self._start(
-                        name,
-                        [folder.name, *([] if (folder / "site.toml").exists() else self._data(name))],
-                        "",
+                        name, [folder.name, *([] if (folder / "site.toml").exists() else self._data(name))]
                     )
                 else:
-                    self.join(name, str(invite(self.federation, name)))
+                    self.join(name, typed_by(self.federation, name))
 
     def _data(self, name: str) -> list[str]:
         train, test = self.shards.files(name)
         return ["--data", str(train), *(["--test-data", str(test)] if test else ["--test-fraction", "0"])]
 
-    def _start(self, name: str, arguments: list[str], token: str) -> None:
+    def _start(self, name: str, arguments: list[str]) -> None:
         folder = self.shards.folder / name
         environment = os.environ | {"FEDNLP_HOME": str(folder / "state"), "OMP_NUM_THREADS": "1"}
         with (folder / "log.txt").open("ab") as log:
-            process = subprocess.Popen(
+            self.processes[name] = subprocess.Popen(
                 [sys.executable, "-m", "fednlp.cli.tied", str(os.getpid()), "join", *arguments],
-                stdin=subprocess.PIPE,
+                stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 env=environment,
                 start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the sites
             )
-        assert process.stdin is not None
-        process.stdin.write(f"{token}\n".encode())
-        process.stdin.close()
-        self.processes[name] = process
 
     def require_alive(self) -> None:
         """Stop where a site's process has ended before the federation.
