@@ -1,6 +1,7 @@
 """The end of a federation: what a site takes as the final model, and what it refuses before it fetches anything."""
 
 import json
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,23 +12,30 @@ from safetensors.torch import save
 
 from fednlp.config import parse
 from fednlp.deployment.agreement import Agreement
-from fednlp.deployment.final_model import FinalModels, final_vector, forget_models, read_final_model
+from fednlp.deployment.final_model import (
+    DECLINED,
+    FinalModels,
+    final_vector,
+    forget_models,
+    read_final_model,
+)
 from fednlp.deployment.goodbye import let_go
 from fednlp.deployment.homes import used_folder
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.message_types import Call, Finished, ObjectRef, Reply, Stored
+from fednlp.deployment.message_types import Bye, Call, Finished, ObjectRef, Reply, Stored
 from fednlp.deployment.messages import pack
+from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy, parse_policy
 from fednlp.deployment.published import Published
 from fednlp.deployment.servable import servable
-from fednlp.deployment.setup import Setup
+from fednlp.deployment.setup import Setup, sections_for_sites
 from fednlp.deployment.site import Site
 from fednlp.deployment.site_worker import START
 from fednlp.errors import RunError
 from fednlp.federated.message import message_pieces
 from fednlp.federated.params import Layout
 
-from .ends import drain, greeting
+from .ends import drain, greeting, welcome
 from .test_federation import Member, quiet
 
 MODEL = {"model": ObjectRef("0" * 64, 5_000_000)}
@@ -147,6 +155,9 @@ def test_models_of_another_run_go_when_one_begins(tmp_path: Path) -> None:
         {"summary": {"finished": True}, "environment": {}, "counted": -1},
         {"summary": {"finished": "yes"}, "environment": {}, "counted": 0},
         {"summary": {"finished": True, "evaluation": [1]}, "environment": {}, "counted": 0},
+        {"summary": {"finished": True, "model": 1}, "environment": {}, "counted": 0},
+        {"summary": {"finished": True, "task": {"a": 1}}, "environment": {}, "counted": 0},
+        {"summary": {"finished": True}, "environment": {}, "counted": 1 << 31},
         {"summary": {"finished": True}, "environment": {"data": 1}, "counted": 0},
         {"summary": {"finished": True}, "environment": {}, "counted": 0, "code": "x"},
     ],
@@ -154,6 +165,36 @@ def test_models_of_another_run_go_when_one_begins(tmp_path: Path) -> None:
 def test_what_a_server_says_of_the_model_is_checked(told: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="what the server says of the final model does not fit"):
         read_final_model(told)
+
+
+def test_a_site_that_takes_no_final_model_is_through_at_once(tmp_path: Path) -> None:
+    """An error would have a server that is started again wait for a site that does not come."""
+    own, lines = site(tmp_path / "site", {"allow": {"final_model": False}}), list[str]()
+    part = Participant(tmp_path / "site", own, None, lines.append)
+    part.session.begin(lambda: None)
+    drain(part.session)
+    part.session.receive(welcome())
+    part.session.receive(pack(Call("9.0.model", {}, MODEL)))
+    call = part.next_call()
+    assert call is not None
+    answering = threading.Thread(target=part._answer, args=(call,))
+    answering.start()
+    said: list[Any] = []
+    while not said:
+        said = drain(part.session)
+    assert said == [Reply("9.0.model", DECLINED)]
+    part.session.receive(pack(Stored("9.0.model")))
+    answering.join(10)
+    assert "allow.final_model = false" in str(part.session.reason)
+    assert [type(message) for message in drain(part.session)] == [Bye]
+
+
+def test_a_setup_tells_no_folder_of_the_server() -> None:
+    data = {"name": "sites", "labels": ["a", "b"], "test_path": "/srv/secret/tests.csv"}
+    made = parse({"data": data, "task": {"name": "text-classification"}})
+    told = sections_for_sites(made)
+    assert told["data"]["test_path"] == "tests.csv"
+    assert "secret" not in json.dumps(told)
 
 
 def test_the_end_is_told_after_the_last_call_and_also_to_who_has_none(tmp_path: Path) -> None:
@@ -171,25 +212,25 @@ def test_the_end_is_told_after_the_last_call_and_also_to_who_has_none(tmp_path: 
 
 def test_who_has_the_model_is_not_waited_for_when_the_server_comes_back(tmp_path: Path) -> None:
     """The answer lies on the server's disk: the site has ended by itself, and does not come again."""
-    members, lines = [Member("nord", 0), Member("sued", 1), Member("west", 2)], list[str]()
-    hub = Hub(tmp_path, "run")
-    for client, error in ((0, None), (1, "the disk is full")):
+    members = [Member(name, client) for client, name in enumerate(("nord", "sued", "west", "ost"))]
+    hub, lines = Hub(tmp_path, "run"), list[str]()
+    for client, answer, error in ((0, {}, None), (1, None, "the disk is full"), (3, DECLINED, None)):
         session = hub.session(client, lambda: None, lambda: 0.0)
         session.receive(greeting())
         hub.ask(client, Call(f"9.{client}.model", {}))
-        session.receive(pack(Reply(f"9.{client}.model", None if error else {}, error=error)))
+        session.receive(pack(Reply(f"9.{client}.model", answer, error=error)))
     hub.close()
     again = Hub(tmp_path, "run")
     directory: Any = SimpleNamespace(experiment=lambda: SimpleNamespace(num_rounds=6))
     calls = FinalModels(directory, again, lambda: members, {}).calls()
-    assert calls == {0: "9.0.model", 1: "9.1.model-2", 2: "9.2.model"}
+    assert calls == {0: "9.0.model", 1: "9.1.model-2", 2: "9.2.model", 3: "9.3.model"}
     for client in (1, 2):
         again.ask(client, Call(calls[client], {}))
     again.finish("done", calls)
     times = iter(range(1000))
     found = let_go(again, lambda: members, lines.append, now=lambda: next(times), sleep=lambda seconds: None)
     assert found == ["sued", "west"]
-    assert lines[0] == "nord has the final model"
+    assert lines[:2] == ["nord has the final model", "ost takes no final model"]
     assert lines[-1] == (
         "sued, west did not take the final model: start this server again while fednlp join is at work there"
     )

@@ -42,6 +42,7 @@ def test_shards_hold_the_partition_s_examples_in_their_order(experiment: Make, t
         assert (test is None) is (len(tests) == 0)
         assert own.input_texts("test", own.test_numbers) == data.input_texts("test", tests)
     there = server_data(served)
+    assert Path(served.data.test_path or "").name == there.source  # the sites are told of it
     assert len(there.train_numbers) == 0
     assert there.input_texts("test", there.test_numbers) == data.input_texts("test", data.test_numbers)
     with pytest.raises(ConfigError, match="is not empty: choose another folder"):

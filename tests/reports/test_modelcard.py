@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.formulations import TASKS
+from fednlp.reports.markdown import escape
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, read_run
 from fednlp.tasks import task_class
@@ -179,6 +180,12 @@ def test_each_task_is_told_as_what_it_is(task: str) -> None:
         assert f"import {kind}, AutoTokenizer" in card
         assert f"{kind}.from_pretrained" in card
     assert ("7 labels" in card or "7 tags" in card) is ("classification" in task)
+
+
+@pytest.mark.parametrize("task", ["{labels:>999999999}", "{labels.__class__.__mro__}", "{}", "{a}"])
+def test_a_strangers_words_are_no_format_string(task: str) -> None:
+    card = model_card({"task": task, "data": {"source": None, "labels": 2}}, {}, {})
+    assert escape(f"for the task {task}") in card
 
 
 def test_a_task_of_ones_own_is_told_by_its_name() -> None:

@@ -147,6 +147,10 @@ class Summary(Spent):
     staleness: Staleness | None = None
 
     finished: bool
+    name: str | None = None
+    model: str | None = None
+    algorithm: str | None = None
+    task: str | None = None
     metric: str | None = None
     data: DataFacts | None = None
     clients: Count | None = None

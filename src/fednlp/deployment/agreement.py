@@ -60,6 +60,10 @@ class PolicyRefusal(RunError):
         self.refusals = refusals
 
 
+class ModelDeclined(PolicyRefusal):
+    """A site's policy takes no final model: this site is through without it."""
+
+
 class Agreement:
     """What one site has agreed to with one federation.
 
@@ -110,6 +114,7 @@ class Agreement:
         """Check what comes as the final model before any of it is fetched.
 
         Raises:
+            ModelDeclined: The policy takes no final model.
             RunError: The site takes part in no run, or in one that keeps its model; the policy refuses it; or it is
                 something else.
         """
@@ -123,7 +128,10 @@ class Agreement:
         if {*objects} != {MODEL}:
             raise RunError("the server sends something else than the final model")
         ref = objects[MODEL]
-        self._require_none(check_model(self.policy, Download(MODEL, ref.size, ref.digest)))
+        refusals = check_model(self.policy, Download(MODEL, ref.size, ref.digest))
+        if not self.policy.allow.final_model:
+            raise ModelDeclined("; ".join(refused_by(self.name, refusals)), refusals)
+        self._require_none(refusals)
 
     def keep(self, setup: Setup, most_down: int = MOST_FETCHED) -> None:
         """Take note of what the site has agreed to; when this returns, it is on the disk with the models.

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 
@@ -56,6 +57,9 @@ def server_data(experiment: Experiment) -> TextData:
     return replace(
         base,
         name=SITES,
+        source=" and ".join(
+            Path(path).name for path in (configured.test_path, configured.validation_path) if path
+        ),
         train=(texts or base).train,
         test=base.train,
         train_numbers=_NO_NUMBERS,

@@ -26,7 +26,7 @@ from fednlp.deployment.returning import Returning, said_before
 from fednlp.deployment.run_directory import noise_secret
 from fednlp.deployment.secure_messages import OF_TESTS
 from fednlp.deployment.secure_server import Asking, SecureSessions
-from fednlp.deployment.setup import ENCODER_FILES, Again, Setup, model_files
+from fednlp.deployment.setup import ENCODER_FILES, Again, Setup, model_files, sections_for_sites
 from fednlp.deployment.waiting import Patience
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
@@ -233,7 +233,7 @@ class Federation:
     ) -> Gathering:
         """Return what sets sites up, by calls that carry the number of a round."""
         setup = Setup(
-            experiment=self.experiment.model_dump(exclude_none=True),
+            experiment=sections_for_sites(self.experiment),
             task=components.task_spec,
             task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
             longest=components.longest,

@@ -41,6 +41,8 @@ from fednlp.training.worker_spec import model_fields
 
 _AFTER = 3
 """Rounds after the last one, in the numbers of calls: replies of the rounds before are forgotten."""
+DECLINED = {"kept": False}
+"""What a site answers whose policy takes no final model: it is through, and is not asked again."""
 _MOST_ASKED = 1000
 _REMEDY = "then run fednlp join again"
 
@@ -58,7 +60,7 @@ class FinalModel(BaseModel):
 
     summary: dict[str, JsonValue]
     environment: dict[str, JsonValue]
-    counted: int = Field(ge=0)
+    counted: int = Field(ge=0, lt=2**31)
 
 
 def is_final_model(call_id: str) -> bool:

@@ -6,6 +6,7 @@ A site tries again for ever until it has heard it.
 import time
 from collections.abc import Callable
 
+from fednlp.deployment.final_model import DECLINED
 from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.gathering import Member, Members
 from fednlp.deployment.hub import Hub
@@ -26,7 +27,7 @@ def let_go(
 ) -> list[str]:
     """Stay until every enrolled site has its last call behind it, and has heard that the federation has ended.
 
-    A site that has the final model needs no word of the end: it ends by itself.
+    A site that has the final model, or whose policy takes none, needs no word of the end: it ends by itself.
 
     Args:
         hub: That has ended.
@@ -86,12 +87,14 @@ def let_go(
 
 
 def _taken(hub: Hub, site: Member, log: Log) -> bool | None:
-    """Say what came of a site's last call, and return whether it has the final model; None without an answer yet."""
+    """Say what came of a site's last call, and return whether it is through with it; None without an answer yet."""
     call_id = hub.last_call(site.client)
     reply = None if call_id is None else hub.reply(call_id)
     if reply is None:
         return None
-    outcome = "has the final model" if reply.error is None else f"has no final model: {reply.error}"
+    outcome = f"has no final model: {reply.error}"
+    if reply.error is None:
+        outcome = "takes no final model" if reply.answer == DECLINED else "has the final model"
     log(f"{site.name} {outcome}")
     return reply.error is None
 

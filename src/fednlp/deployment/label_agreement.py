@@ -16,6 +16,7 @@ from fednlp.deployment.gathering import Member, Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.label_telling import LABELS, MOST_LABELS, AskedLabels, ToldLabels
 from fednlp.deployment.message_types import Call
+from fednlp.deployment.setup import sections_for_sites
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.formatting.safe_text import clean
@@ -105,7 +106,7 @@ def _collect(
     log: Callable[[str], None],
 ) -> dict[int, list[str]]:
     """Return what each site tells, by its number; one that refuses is asked again once it is back."""
-    request = AskedLabels(experiment=experiment.model_dump(exclude_none=True)).model_dump()
+    request = AskedLabels(experiment=sections_for_sites(experiment)).model_dump()
     told: dict[int, list[str]] = {}
     asked: dict[int, int] = {}
     refused: dict[int, float | None] = {}

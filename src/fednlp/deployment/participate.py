@@ -6,12 +6,13 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
+from fednlp.deployment.agreement import ModelDeclined
 from fednlp.deployment.bound_run import BoundRun
 from fednlp.deployment.call_names import in_words
 from fednlp.deployment.call_preparation import ReadyCall
 from fednlp.deployment.client_session import ClientSession
 from fednlp.deployment.disclosure import redact_error
-from fednlp.deployment.final_model import is_final_model
+from fednlp.deployment.final_model import DECLINED, is_final_model
 from fednlp.deployment.label_telling import asks_labels, examine_labels
 from fednlp.deployment.message_types import Call
 from fednlp.deployment.messages import software
@@ -70,8 +71,11 @@ class Participant:
         """Return whether the objects of a call may be fetched: what a site is asked before it is set up waits.
 
         Raises:
-            FednlpError: The call is refused, or it sets this site up and its objects have no room on the disk.
+            FednlpError: The call is refused, or it sets this site up for another run than that of the connection, or
+                its objects have no room on the disk.
         """
+        if is_setup(call.id) and call.request.get("run") != self.session.run:
+            raise RunError("the server sets this site up for another run than that of the connection")
         admitted = self.site.admits(call.id.rpartition(".")[2], call.request, call.objects)
         if is_setup(call.id):
             self._objects.require_room(call.objects.values())
@@ -148,11 +152,12 @@ class Participant:
         try:
             if call.refusal is not None:
                 raise call.refusal
-            if is_setup(call.id) and call.request.get("run") != session.run:
-                raise RunError("the server sets this site up for another run than that of the connection")
             if is_setup(call.id) and self._bound is not None:
                 self._bound.write(str(session.run))
             answer, body = self.site.answer(name, call.request, call.objects)
+        except ModelDeclined as error:  # it is through all the same: nobody waits for it, or asks it again
+            session.answer(call.id, DECLINED, None)
+            self._end(call.id, f"the last round is done, and no final model comes here: {error}")
         except FednlpError as error:
             self._fail(call.id, error, str(error))
         except Exception as error:  # the site goes on with the next call; the server says whose failed
@@ -163,7 +168,7 @@ class Participant:
             if is_setup(call.id):
                 session.go_on()
             if is_final_model(call.id):
-                self._end(call.id)
+                self._end(call.id, "the last round is done, and the final model is here")
             if name.partition("-")[0] == "train" and body is not None:
                 self._say_trained(int(call.id.partition(".")[0]), begun, size)
 
@@ -179,11 +184,11 @@ class Participant:
             f"{human_bytes(size)}{on}"
         )
 
-    def _end(self, call_id: str) -> None:
-        """End this site's part, which has the final model, also where the server is gone."""
+    def _end(self, call_id: str, reason: str) -> None:
+        """End this site's part, which has the final model or takes none, also where the server is gone."""
         self._ended = True
         self._wait_until_stored(call_id)
-        self.session.leave("the last round is done, and the final model is here")
+        self.session.leave(reason)
 
     def _wait_until_stored(self, call_id: str) -> None:
         """Give an answer time to reach the server, and the server to say that the federation is over."""

@@ -15,6 +15,8 @@ from fednlp.errors import ConfigError, RunError
 
 MODEL_FILES, ENCODER_FILES = "start:", "encoder:"
 """Objects of these prefixes are the files of the starting model's folder, and of the model's that filters texts."""
+SERVER_FILES = frozenset({"test_path", "validation_path"})
+"""Keys of ``[data]`` that name files of the server in an experiment of sites."""
 MOST_EXAMPLES = 10_000_000
 """Examples of one site, for which the server keeps a number each."""
 MOST_SITES = 1_000_000
@@ -126,6 +128,18 @@ def read_ready(value: Any) -> Ready:
         return Ready.model_validate(value)
     except ValidationError as error:
         raise RunError(f"the answer does not fit: {_first(error)}") from None
+
+
+def sections_for_sites(experiment: Experiment) -> dict[str, Any]:
+    """Return the sections of an experiment as its sites are told: of the server's own files, the names alone.
+
+    Args:
+        experiment: Resolved.
+    """
+    sections = experiment.model_dump(exclude_none=True)
+    for key in SERVER_FILES & sections["data"].keys():
+        sections["data"][key] = Path(sections["data"][key]).name
+    return sections
 
 
 def experiment_of(setup: Setup) -> Experiment:

@@ -141,8 +141,9 @@ def _intro(summary: Values, config: Values) -> str:
     size = summary.get("parameters")
     counted = f" ({size:,} {_counted(config)})" if isinstance(size, int) else ""
     task = task_of(summary)
-    what = TASKS[task].purpose if task in TASKS else f"for the task {clean(task)}"
-    what = what.format(labels=format_count(lookup(summary, "data.labels")))
+    what = f"for the task {clean(task)}"
+    if task in TASKS:  # the name of another task is a stranger's, and no format string
+        what = TASKS[task].purpose.format(labels=format_count(lookup(summary, "data.labels")))
     name = str(summary.get("algorithm") or lookup(config, "algorithm.name", "unknown"))
     how = f"federated learning with {algorithm_title(name)}"
     if name in BASELINES:
@@ -171,15 +172,15 @@ def _data_rows(summary: Values, config: Values) -> list[tuple[str, str]]:
     data = summary.get("data") or {}
     return [
         ("Data set", clean(data_name(summary, config))),
-        ("Source", clean(_without_folders(data.get("source", "unknown"), config))),
+        ("Source", clean(without_folders(data.get("source") or "unknown", config))),
         *((heading, format_count(data.get(key))) for key, heading in _COUNTS if key in data),
     ]
 
 
-def _without_folders(source: str, config: Values) -> str:
+def without_folders(source: str, config: Values) -> str:
     """Return where data are from with the bare names of files: folders are those of the machine that trained.
 
-    >>> _without_folders("/home/A B/x.csv and /tmp/y.csv", {"data": {"path": "/home/A B/x.csv"}})
+    >>> without_folders("/home/A B/x.csv and /tmp/y.csv", {"data": {"path": "/home/A B/x.csv"}})
     'x.csv and y.csv'
     """
     given = (lookup(config, f"data.{key}") or () for key in ("path", "test_path"))
