@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fednlp.cli import main
 from fednlp.deployment import dial as steps
-from fednlp.deployment.certificates import new_key
+from fednlp.deployment.certificates import certificate_pem, new_key
 from fednlp.deployment.credentials import server_credentials
 from fednlp.deployment.dial import connect, dial, resolve
 from fednlp.deployment.doctor import examine, target_of
@@ -32,13 +32,16 @@ from fednlp.deployment.findings import (
     token_expiry,
     versions,
 )
+from fednlp.deployment.frames import CHUNK
 from fednlp.deployment.identity import SiteIdentity
 from fednlp.deployment.issuing import new_root
+from fednlp.deployment.links import PeerIdentity
 from fednlp.deployment.links.proxy import proxy_for, why_no_proxy
+from fednlp.deployment.probe import Echo
 from fednlp.deployment.tokens import JoinToken
 from fednlp.errors import IdentityError, RunError
 
-from .federation import DAY, Federation
+from .federation import DAY, Federation, self_signed
 
 BEGINS, ENDS = datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 4, 1, tzinfo=UTC)
 DATED = new_root("dated", new_key(), BEGINS, ENDS)
@@ -78,16 +81,30 @@ def serve() -> Iterator[Serve]:
         listener.close()
 
 
+class Limited(Echo):
+    """What a proxy makes of a probe that lets 1 MiB of a request through."""
+
+    def receive(self, data: bytes) -> None:
+        super().receive(data)
+        if self._arrived > CHUNK:
+            raise RunError("413")
+
+
 @pytest.fixture
-def federation(tmp_path: Path) -> Iterator[tuple[Federation, str]]:
-    """A federation with a server that listens, and its address."""
+def federation(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Federation, str]]:
+    """A federation with a server that listens, and its address; its parameter answers probes."""
     link = importlib.import_module("fednlp.deployment.links.grpc.server")
-    made = Federation(tmp_path, time.time())
+    made, echo = Federation(tmp_path, time.time()), getattr(request, "param", Echo)
 
     def refuse(*arguments: object) -> None:
         raise IdentityError("nobody takes part here")
 
-    server = link.serve("127.0.0.1:0", server_credentials(made.admission.material), refuse, refuse)
+    def probe(peer: PeerIdentity, wake: object) -> Echo:
+        made.admission.require_known(peer.certificate)
+        return echo()
+
+    credentials = server_credentials(made.admission.material)
+    server = link.serve("127.0.0.1:0", credentials, refuse, refuse, probe=None if echo is None else probe)
     address = f"127.0.0.1:{server.port}"
     store_address(made.folder, address)
     try:
@@ -109,8 +126,9 @@ def test_a_token_that_is_good_is_let_in_and_not_used_up(federation: tuple[Federa
     for _ in range(2):
         found = by_check(examine(target_of(str(token))))
         assert [
-            found[check].state for check in ("name", "port", "proxy", "TLS", "clock", "site", "token")
-        ] == [GOOD] * 7, found
+            found[check].state
+            for check in ("name", "port", "proxy", "TLS", "clock", "site", "transfer", "token")
+        ] == [GOOD] * 8, found
     site = made.site()
     site.enrol(token, made.call(site.enrolment_material(token).chain))
 
@@ -125,6 +143,39 @@ def test_a_token_that_was_used_is_refused(federation: tuple[Federation, str]) ->
     assert found["site"].state == WRONG
     assert "was used" in found["site"].text
     assert by_check(dial(address, site.material(), time.time()))["site"].state == GOOD
+
+
+@pytest.mark.parametrize(
+    ("federation", "state", "words"),
+    [
+        (Echo, GOOD, "4.19 MB went to the server and back"),
+        (Limited, WRONG, "(413)"),
+        (None, WARNING, "does not answer probes"),
+    ],
+    indirect=["federation"],
+)
+def test_more_than_a_handshake_is_sent_and_comes_back(
+    federation: tuple[Federation, str], state: str, words: str
+) -> None:
+    """A proxy's limit on requests lets an enrolment through, and no update."""
+    made, _ = federation
+    found = by_check(examine(target_of(str(made.invite()))))["transfer"]
+    assert (found.state, words in found.text) == (state, True), found
+    assert ("client_max_body_size 0" in found.remedy) is (state == WRONG)
+
+
+def test_a_probe_is_for_those_who_take_part_or_are_invited(tmp_path: Path) -> None:
+    made = Federation(tmp_path)
+    site, token = made.site(), made.invite()
+    invited = site.enrolment_material(token).chain
+    for _ in range(2):
+        made.admission.require_known(invited)
+    site.enrol(token, made.call(invited))
+    made.admission.require_known(site.material().chain)
+    made.admission.register.remove("north")
+    for shown in (invited, site.material().chain, certificate_pem(self_signed()), None):
+        with pytest.raises(IdentityError):
+            made.admission.require_known(shown)
 
 
 def test_another_authority_is_found_out(federation: tuple[Federation, str], tmp_path: Path) -> None:
@@ -335,7 +386,8 @@ def test_the_command(
     with pytest.raises(SystemExit) as end:
         main()
     lines = capsys.readouterr().out.splitlines()
-    checks = ["name", "port", "proxy", "TLS", "clock", "site", "token", "versions", "device", "disk", "disk"]
+    way = ["name", "port", "proxy", "TLS", "clock", "site", "transfer"]
+    checks = [*way, "token", "versions", "device", "disk", "disk"]
     assert [line.split()[1] for line in lines] == checks
     assert end.value.code == int(any(line.startswith("wrong") for line in lines))
 

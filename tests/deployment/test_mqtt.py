@@ -33,6 +33,7 @@ from fednlp.deployment.links.mqtt.gaps import Gaps
 from fednlp.deployment.links.mqtt.packets import Kind, Packet, join, new_id
 from fednlp.deployment.message_types import Call, Get
 from fednlp.deployment.messages import from_server, pack
+from fednlp.deployment.probe import WHOLE, Echo, Probe
 from fednlp.deployment.serve import Listening, serve
 from fednlp.deployment.shards import split_out
 from fednlp.simulation.callback import NullCallback
@@ -72,7 +73,12 @@ class Server(Served):
         super().__init__(folder)
         material = authority.material(SERVER)
         self.running = listening.serve(
-            broker.address, lambda: material, self.new_session, self.enrol, log=self.lines.append
+            broker.address,
+            lambda: material,
+            self.new_session,
+            self.enrol,
+            log=self.lines.append,
+            probe=lambda peer, wake: Echo(),
         )
 
     def stop(self) -> None:
@@ -186,6 +192,20 @@ def test_enrolment_and_its_refusal(broker: Mosquitto, server: Server, authority:
     with pytest.raises(RunError, match=r"cannot enrol by way of mqtt://127.0.0.1:\d+: this token was used"):
         dialling.enrol(*arguments, b"no", server_name=SERVER)
     until(lambda: any("this token was used" in line for line in server.lines))
+
+
+def test_a_probe_goes_beside_the_connection_of_its_site(
+    broker: Mosquitto, server: Server, authority: Authority, tmp_path: Path
+) -> None:
+    material, probe = authority.material("0"), Probe()
+    client = Client(tmp_path / "0", broker, material)
+    until(lambda: server.hub.connected())
+    dialling.probe(broker.address, material, probe, server_name=SERVER)
+    assert (probe.finished, probe.back) == (True, WHOLE)
+    server.ask("1.0.train", 0)
+    assert server.answered() == 0
+    assert not any("no connection" in line for line in client.lines)
+    client.leave()
 
 
 def test_a_site_waits_in_enrolment_until_broker_and_server_are_there(

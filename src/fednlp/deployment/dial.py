@@ -62,8 +62,7 @@ def dial(
         return
     with connection:
         if scheme:
-            text = "the broker is there; whether the server is, fednlp join says"
-            yield Finding("broker", GOOD, text)
+            yield Finding("broker", GOOD, "something answers at the broker's address")
             return
         found = through_proxy(connection, proxy, address)
         yield found

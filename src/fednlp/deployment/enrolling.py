@@ -10,10 +10,11 @@ from fednlp.deployment.credentials import balancer_credentials, channel_credenti
 from fednlp.deployment.explain import likely
 from fednlp.deployment.identity import Call
 from fednlp.deployment.links import NotThere
-from fednlp.deployment.links.grpc.client import enrol
+from fednlp.deployment.links.grpc.client import enrol, probe
 from fednlp.deployment.links.proving import Prove
 from fednlp.deployment.links.streams import pause
 from fednlp.deployment.names import broker_scheme
+from fednlp.deployment.probe import Probe
 from fednlp.deployment.proofs import prove
 from fednlp.errors import RunError
 from fednlp.simulation.components import Log
@@ -61,6 +62,23 @@ def asking(access: Access) -> Call:
             raise NotThere(str(error)) from None  # the way is good by now: it was the server
 
     return ask
+
+
+def carry_probe(access: Access, session: Probe) -> None:
+    """Carry a probe to a site's server and back.
+
+    Raises:
+        NotThere: A broker is there, and the server is not.
+        NotAnswered: The server does not know of probes.
+        RunError: The probe came to nothing.
+    """
+    address, name = access.address, access.server_name
+    if broker_scheme(address):
+        from fednlp.deployment.links.mqtt import client
+
+        client.probe(address, access.material(), session, server_name=SERVER_NAME)
+    else:
+        probe(address, credentials(access), session, server_name=name, prove=proof(access))
 
 
 def patiently(ask: Call, log: Log, sleep: Callable[[float], object] = time.sleep) -> Call:

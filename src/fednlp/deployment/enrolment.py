@@ -75,6 +75,17 @@ class Admission(Protocol):
         """
         ...
 
+    def require_known(self, certificate: bytes | None) -> None:
+        """Check that a peer may take part, or is invited to; nothing changes by it.
+
+        Args:
+            certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
+
+        Raises:
+            IdentityError: Neither; the message is for the peer.
+        """
+        ...
+
     def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
         """Answer a message of enrolment.
 
@@ -119,6 +130,14 @@ class FederationAdmission:
     def authorise(self, certificate: bytes | None) -> Site:
         """Return the site that a certificate belongs to; see :meth:`Register.authorise`."""
         return self.register.authorise(require_shown(certificate))
+
+    def require_known(self, certificate: bytes | None) -> None:
+        """Check that a certificate belongs to a site, or was signed by an open invitation."""
+        shown = require_shown(certificate)
+        if self._signed(shown):
+            self.register.authorise(shown)
+        else:
+            self.register.require_invited(shown)
 
     def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
         """Answer a site that wants a certificate for the key that it has shown in TLS: its first one, or a renewal.

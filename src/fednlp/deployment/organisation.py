@@ -172,6 +172,10 @@ class OrganisationAdmission:
             raise IdentityError(f"the site {sites[0].name} does not take part: it is {sites[0].state}")
         return sites[0]
 
+    def require_known(self, certificate: bytes | None) -> None:
+        """Check that a certificate names one site; see :meth:`authorise`."""
+        self.authorise(certificate)
+
     def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
         """Refuse: there is nothing to enrol."""
         reason = "this federation uses an organisation's certificates: join with --ca, --cert and --key"

@@ -27,6 +27,7 @@ from fednlp.deployment.links import PeerIdentity, Running, Session, Wake
 from fednlp.deployment.links.grpc.server import serve as listen_with
 from fednlp.deployment.names import broker_scheme, host_and_port, lookalike, server_address, site_name
 from fednlp.deployment.organisation import Files, OrganisationAdmission
+from fednlp.deployment.probe import Echo
 from fednlp.deployment.proofs import Challenges
 from fednlp.deployment.run_directory import open_directory, run_name
 from fednlp.deployment.servable import servable
@@ -257,11 +258,16 @@ def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback
     def enrol(peer: PeerIdentity, message: bytes) -> bytes:
         return admission.enrol(peer.certificate, message)
 
+    def probe(peer: PeerIdentity, wake: Wake) -> Session:
+        admission.require_known(peer.certificate)
+        return Echo()
+
     if where.broker is not None:
         from fednlp.deployment.links.mqtt import server
 
         address = server_address(where.broker)
-        return server.serve(address, admission.material, session, enrol, log=callback.log), address
+        made = server.serve(address, admission.material, session, enrol, log=callback.log, probe=probe)
+        return made, address
     credentials, challenges = None, None
     if where.behind_proxy:
         challenges = Challenges()
@@ -270,7 +276,9 @@ def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback
         )
     else:
         credentials = server_credentials(admission.material)
-    running = listen_with(where.listen, credentials, session, enrol, log=callback.log, challenges=challenges)
+    running = listen_with(
+        where.listen, credentials, session, enrol, log=callback.log, challenges=challenges, probe=probe
+    )
     address = where.address or _reached(where.listen, running.port)
     host = where.listen.rpartition(":")[0]
     everywhere = ", which is every network that this machine is in" if host.strip("[]") in _ANYWHERE else ""

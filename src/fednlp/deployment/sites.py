@@ -159,6 +159,23 @@ class Register:
 
         return self._file.change(change)
 
+    def require_invited(self, certificate: bytes) -> None:
+        """Check that an open invitation has signed a certificate; it is not used up.
+
+        Args:
+            certificate: What the peer has shown, PEM.
+
+        Raises:
+            IdentityError: None has.
+        """
+        shown = load_certificate(certificate)
+        for entry in self._file.read().sites:
+            invitation = entry.invitation
+            if invitation and is_issued_by(shown, load_certificate(invitation.root.encode())):
+                self._require_open(entry.name, invitation, key_id(public_key(shown)))
+                return
+        raise IdentityError(f"this invitation was used up, replaced or withdrawn: {ASK_AGAIN}")
+
     def _require_open(self, name: str, invitation: Invitation, key: str) -> None:
         if invitation.expires <= self._now():
             raise IdentityError(

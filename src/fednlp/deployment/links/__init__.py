@@ -51,6 +51,10 @@ class NotThere(RunError):
     """The other end, or what leads to it, was not reached, and may be later."""
 
 
+class NotAnswered(RunError):
+    """The other end does not know of what it is asked."""
+
+
 @dataclass(frozen=True)
 class PeerIdentity:
     """Who is at the other end of a connection.

@@ -15,7 +15,7 @@ try:
 except ImportError:
     raise MissingDependency(f"a deployment needs gRPC: run {install_command('deployment')}") from None
 
-SERVICE, SESSION, ENROL = "fednlp.v1", "Session", "Enrol"
+SERVICE, SESSION, ENROL, PROBE = "fednlp.v1", "Session", "Enrol", "Probe"
 LOOKAHEAD = 16 << 20
 """Bytes that a peer whose certificate TLS has checked may send of a stream before they are read."""
 LOOKAHEAD_OF_STRANGERS = 256 << 10

@@ -12,8 +12,16 @@ import grpc
 import grpc.aio
 
 from fednlp.deployment.frames import MOST_FRAME
-from fednlp.deployment.links import Session, Wake
-from fednlp.deployment.links.grpc import ENROL, KEEPALIVE, MOST_DETAILS, SERVICE, SESSION, options
+from fednlp.deployment.links import NotAnswered, Session, Wake
+from fednlp.deployment.links.grpc import (
+    ENROL,
+    KEEPALIVE,
+    MOST_DETAILS,
+    PROBE,
+    SERVICE,
+    SESSION,
+    options,
+)
 from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, stream_metadata
 from fednlp.deployment.links.proxy import CUTS, cut_by_size, cut_regularly, proxy_for
 from fednlp.deployment.links.streams import (
@@ -144,6 +152,55 @@ def enrol(
     return answer
 
 
+def probe(
+    address: str,
+    credentials: Any,
+    session: Session,
+    *,
+    server_name: str | None = None,
+    timeout: float = 60.0,
+    prove: Prove | None = None,
+) -> None:
+    """Carry a probe to the server and back.
+
+    Args:
+        address: ``host:port`` of the server.
+        credentials: A ``grpc.ChannelCredentials``.
+        session: The probe, which is then finished.
+        server_name: Name in the server's certificate, if it is not the address's.
+        timeout: Seconds.
+        prove: Proves who this client is, where TLS does not show it.
+
+    Raises:
+        NotAnswered: The server does not know of probes.
+        RunError: The probe came to nothing.
+    """
+
+    async def ask() -> tuple[bool, int, Any, str]:
+        event, _ = waker()
+        return await _converse(
+            session,
+            event,
+            address,
+            lambda: credentials,
+            server_name=server_name,
+            keepalive=KEEPALIVE,
+            prove=prove,
+            method=PROBE,
+        )
+
+    hush("grpc")
+    try:
+        *_, code, reason = asyncio.run(asyncio.wait_for(ask(), timeout))
+    except TimeoutError:
+        raise RunError(f"nothing more within {timeout:.0f} s") from None
+    if session.finished:
+        return
+    if code is grpc.StatusCode.UNIMPLEMENTED:
+        raise NotAnswered("the server does not answer probes")
+    raise RunError(reason[:MOST_DETAILS])
+
+
 def _channel_options(address: str, server_name: str | None, keepalive: float) -> list[tuple[str, Any]]:
     proxy = proxy_for(address)  # gRPC itself reads the names in small letters alone
     more: list[tuple[str, Any]] = [("grpc.http_proxy", proxy)] if proxy else [("grpc.enable_http_proxy", 0)]
@@ -161,6 +218,7 @@ async def _converse(
     server_name: str | None,
     keepalive: float,
     prove: Prove | None,
+    method: str = SESSION,
 ) -> tuple[bool, int, Any, str]:
     """Carry a session over one connection.
 
@@ -182,8 +240,8 @@ async def _converse(
         async with grpc.aio.secure_channel(
             address, credentials(), options=_channel_options(address, server_name, keepalive)
         ) as channel:
-            shown = await stream_metadata(channel, SERVICE, SESSION, prove)
-            call = channel.stream_stream(f"/{SERVICE}/{SESSION}")(metadata=shown)
+            shown = await stream_metadata(channel, SERVICE, method, prove)
+            call = channel.stream_stream(f"/{SERVICE}/{method}")(metadata=shown)
             with suppress(*_LOST):  # the status says more
                 await call.initial_metadata()  # a refusal that comes while something is sent is lost
                 await drive(session, call.read, write, grpc.aio.EOF, event, arrived, done=call.done_writing)

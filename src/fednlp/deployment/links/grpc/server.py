@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import grpc
@@ -25,6 +26,7 @@ from fednlp.deployment.links.grpc import (
     LOOKAHEAD_OF_STRANGERS,
     MOST_DETAILS,
     MOST_STREAMS,
+    PROBE,
     SERVICE,
     SESSION,
     options,
@@ -82,6 +84,7 @@ def serve(
     keepalive: float = KEEPALIVE,
     log: Callable[[str], None] = lambda line: None,
     challenges: Challenges | None = None,
+    probe: NewSession | None = None,
 ) -> RunningServer:
     """Listen for clients.
 
@@ -93,6 +96,7 @@ def serve(
         keepalive: Seconds, see :data:`KEEPALIVE`.
         log: Takes a line for people about a connection that was ended.
         challenges: By which sites prove who they are where TLS does not show it; None where it does.
+        probe: Makes the session of a probe, as ``new_session``; None to answer none.
 
     Raises:
         ConfigError: The address has no port, or one above 65535, of which gRPC would take another.
@@ -110,7 +114,8 @@ def serve(
         lookahead = LOOKAHEAD if challenges is None else LOOKAHEAD_OF_STRANGERS
         given = options(keepalive, MOST_FROM_SITE, lookahead)
         server = grpc.aio.server(options=given, maximum_concurrent_rpcs=MOST_STREAMS)
-        server.add_generic_rpc_handlers((_Service(new_session, enrol, limited(log), challenges).handlers(),))
+        service = _Service(new_session, enrol, limited(log), challenges, probe)
+        server.add_generic_rpc_handlers((service.handlers(),))
         if credentials is None:
             started.extend((server, server.add_insecure_port(address)))
         else:
@@ -155,23 +160,30 @@ class _Service:
     enrol: Enrol
     log: Callable[[PeerIdentity, object], None]
     challenges: Challenges | None
+    probe: NewSession | None
     enrolling: deque[asyncio.Timeout] = field(default_factory=deque)  # who came first is the first
 
     def handlers(self) -> Any:
         methods = {
-            SESSION: grpc.stream_stream_rpc_method_handler(self._told(self._session)),
+            SESSION: grpc.stream_stream_rpc_method_handler(
+                self._told(partial(self._session, SESSION, self.new_session))
+            ),
             # A client sends one message to these; taken as a stream, it is not read before its handler asks for it.
             ENROL: grpc.stream_unary_rpc_method_handler(self._told(self._enrol)),
         }
+        if self.probe is not None:
+            methods[PROBE] = grpc.stream_stream_rpc_method_handler(
+                self._told(partial(self._session, PROBE, self.probe))
+            )
         if self.challenges is not None:
             methods[CHALLENGE] = grpc.stream_unary_rpc_method_handler(self._told(self._challenge))
         return grpc.method_handlers_generic_handler(SERVICE, methods)
 
-    async def _session(self, requests: Any, context: Any) -> None:
+    async def _session(self, method: str, new_session: NewSession, requests: Any, context: Any) -> None:
         peer = _peer(context)
         event, wake = waker()
         try:
-            peer = _proven(context, peer, SESSION, b"", self.challenges)
+            peer = _proven(context, peer, method, b"", self.challenges)
         except RunError as error:  # it may try again at once
             await self._abort(context, grpc.StatusCode.UNAVAILABLE, error, peer)
             return
@@ -179,7 +191,7 @@ class _Service:
             await self._abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer)
             return
         try:
-            session = self.new_session(peer, wake)
+            session = new_session(peer, wake)
         except FednlpError as error:
             await self._abort(context, grpc.StatusCode.PERMISSION_DENIED, error, peer)
             return

@@ -13,7 +13,7 @@ from fednlp.deployment.certificates import Material, fingerprint
 
 HANDSHAKE = 30.0
 """Seconds that the other end has for the handshake."""
-SESSION, ENROL = b"S", b"E"
+SESSION, ENROL, PROBE = b"S", b"E", b"P"
 """What a connection is for, which the client says first."""
 ACCEPTED, REFUSED = b"+", b"-"
 """How the server's first message begins."""

@@ -8,7 +8,7 @@ from contextlib import suppress
 from fednlp.deployment.certificates import Material
 from fednlp.deployment.frames import MOST_FRAME
 from fednlp.deployment.links import MOST_ENROLMENT, NotThere, Session, Wake, mqtt
-from fednlp.deployment.links.mqtt import ACCEPTED, ENROL, MOST_STATUS, PRESENCE, SESSION, channel_of
+from fednlp.deployment.links.mqtt import ACCEPTED, ENROL, MOST_STATUS, PRESENCE, PROBE, SESSION, channel_of
 from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.packets import Ordered, new_id, split
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
@@ -99,6 +99,39 @@ def enrol(
     except FednlpError as error:
         kind, reason = RunError, str(error)
     raise kind(f"cannot enrol by way of {address}: {reason}")
+
+
+def probe(
+    address: str, material: Material, session: Session, *, server_name: str, timeout: float = 60.0
+) -> None:
+    """Carry a probe to the server and back.
+
+    Args:
+        address: ``mqtts://host:port`` of the broker.
+        material: What this client shows and trusts.
+        session: The probe, which is then finished.
+        server_name: Name in the server's certificate.
+        timeout: Seconds.
+
+    Raises:
+        NotThere: The broker or the server is not there.
+        RunError: The probe came to nothing.
+    """
+
+    async def ask() -> str:
+        event, _ = waker()
+        async with _Line(address, material, server_name, PROBE) as line:
+            await drive(session, line.frame, line.stream.write, None, event, turn=line.turn)
+            return line.reason
+
+    try:
+        reason = asyncio.run(asyncio.wait_for(ask(), timeout))
+    except TimeoutError:
+        reason = f"nothing more within {timeout:.0f} s"
+    except (Lost, ProtocolError) as error:
+        reason = str(error)
+    if not session.finished:
+        raise RunError(reason)
 
 
 class _NotLetIn(RunError):

@@ -14,6 +14,7 @@ from fednlp.deployment.links.mqtt import (
     ENROL,
     MOST_STATUS,
     PRESENCE,
+    PROBE,
     REFUSED,
     SESSION,
     channel_of,
@@ -55,6 +56,7 @@ def serve(
     enrol: Enrol,
     *,
     log: Callable[[str], None] = lambda line: None,
+    probe: NewSession | None = None,
 ) -> RunningServer:
     """Answer clients by way of a broker.
 
@@ -64,6 +66,7 @@ def serve(
         new_session: Makes the session of a new connection; an error that it raises refuses the client.
         enrol: Answers an enrolment; an error that it raises refuses it.
         log: Takes a line for people about a connection that was ended.
+        probe: Makes the session of a probe, as ``new_session``; None to answer none.
 
     Raises:
         RunError: The broker is not reached.
@@ -73,7 +76,7 @@ def serve(
     report_in_lines(loop, log)
 
     async def begin() -> tuple[_Server, asyncio.Event]:
-        server = _Server(address, material, new_session, enrol, log)
+        server = _Server(address, material, new_session, enrol, log, probe)
         await server.open()
         return server, asyncio.Event()
 
@@ -104,10 +107,11 @@ class _Server:
         new_session: NewSession,
         enrol: Enrol,
         log: Callable[[str], None],
+        probe: NewSession | None,
     ) -> None:
         self._address, self._material = address, material
         self._topics = f"fednlp/{channel_of(material())}"
-        self._new_session, self._enrol = new_session, enrol
+        self._new_session, self._enrol, self._probe = new_session, enrol, probe
         self._log, self._log_of_peers = log, limited(log)
         self._instance, self._telling = new_id(), False
         self._gaps = Gaps()
@@ -250,12 +254,16 @@ class _Server:
                 answer = self._enrol(peer, request)
                 await stream.write(ACCEPTED + answer)
                 return
-            session = self._new_session(peer, wake)
+            probe = self._probe if purpose == PROBE else None
+            session = (probe or self._new_session)(peer, wake)
         except (IdentityError, RunError) as error:
             await stream.write(REFUSED + str(error).encode()[: MOST_STATUS - 1])
             raise
         try:
-            self._admit(name, peer, stream)
+            if probe is not None:  # beside the connection by which the site takes part
+                stream.admit()
+            else:
+                self._admit(name, peer, stream)
             await stream.write(ACCEPTED)
 
             async def frame() -> bytearray | None:
