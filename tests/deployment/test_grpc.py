@@ -93,6 +93,18 @@ def test_objects_go_both_ways_over_mutual_tls(server: Server, authority: Authori
     assert not server.lines
 
 
+def test_a_connection_without_a_stream_is_ended(authority: Authority, tmp_path: Path) -> None:
+    """A site that begins one after the other, and ends none, would hold all files that a server may have open."""
+    server, states = Server(tmp_path, authority, keepalive=0.2), list[Any]()
+    settings = (("grpc.ssl_target_name_override", SERVER),)
+    with grpc.secure_channel(server.address, authority.site("0"), settings) as channel:
+        channel.subscribe(states.append)
+        channel.unary_unary(f"/{listening.SERVICE}/{listening.ENROL}")(b"please", timeout=SOON)
+        until(lambda: grpc.ChannelConnectivity.READY in states)
+        until(lambda: states[-1] is grpc.ChannelConnectivity.IDLE)
+    server.stop()
+
+
 def test_a_certificate_of_another_authority_is_refused(
     server: Server, authority: Authority, tmp_path: Path
 ) -> None:

@@ -1,13 +1,16 @@
 """What a site tells the server: of its sizes, its losses and scores, and its errors, as far as its policy allows."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from fednlp.config import Experiment
 from fednlp.deployment.policy import Allow
 from fednlp.deployment.setup import MOST_EXAMPLES, Ready
 from fednlp.deployment.site_data import UNREADABLE, UnfitSiteData
+from fednlp.disk import home
 from fednlp.errors import DataError, FednlpError, RunError
 from fednlp.federated.client import ClientResult
+from fednlp.formatting.safe_text import bare_names
 from fednlp.runtime.messages import ClientModelResult, LabelsKept
 
 
@@ -110,18 +113,22 @@ def redact_score(allow: Allow, result: ClientModelResult) -> ClientModelResult:
 
 
 def redact_error(error: Exception) -> str:
-    """Return what the server is told of an error: nothing that the site's data may be part of.
+    """Return what the server is told of an error: nothing that the site's data may be part of, and no folder.
 
     >>> redact_error(DataError("patients.csv:7: the label 'Zweig' ..."))
     "its data cannot be read as examples of the experiment's task"
     >>> redact_error(ValueError("Zweig"))
     'an error of its own (ValueError)'
+    >>> redact_error(RunError("/home/zweig/.local/share/fednlp/ab-nord/start holds no model"))
+    'start holds no model'
     """
     if isinstance(error, UnfitSiteData):
         return error.for_server
     if isinstance(error, DataError):
         return UNREADABLE
-    return str(error) if isinstance(error, FednlpError) else f"an error of its own ({type(error).__name__})"
+    if not isinstance(error, FednlpError):
+        return f"an error of its own ({type(error).__name__})"
+    return bare_names(str(error), str(home()), str(home().resolve()), str(Path.home()))
 
 
 def redact_labels(allow: Allow, ready: Ready, gold: int, candidates: int) -> Ready:

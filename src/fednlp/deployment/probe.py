@@ -5,14 +5,19 @@ A proxy's limit on a request, or a broker's on a message, is not met by a handsh
 
 import os
 from collections import deque
+from collections.abc import Callable
 
 from fednlp.deployment.frames import CHUNK
-from fednlp.errors import ProtocolError
+from fednlp.errors import ProtocolError, RunError
 
 PIECES = 4
 """Pieces of :data:`~fednlp.deployment.frames.CHUNK` bytes."""
 WHOLE = PIECES * CHUNK
 """Bytes in each direction."""
+PATIENCE = 120.0
+"""Seconds that a probe may take."""
+MOST_AT_ONCE = 16
+"""Probes that a server answers at a time; each may hold :data:`WHOLE`."""
 _AHEAD = 2
 """Pieces that are sent before the first has come back, so that both directions are in use at once."""
 
@@ -20,14 +25,17 @@ _AHEAD = 2
 class Echo:
     """The server's end: what arrives goes back, and no more than :data:`WHOLE`.
 
+    Args:
+        ended: Told once, when it is over.
+
     >>> echo = Echo()
     >>> echo.receive(b"piece")
     >>> echo.next_frame(), echo.next_frame(), echo.finished
     (b'piece', None, False)
     """
 
-    def __init__(self) -> None:
-        self._held, self._arrived = deque[bytes](), 0
+    def __init__(self, ended: Callable[[], object] = lambda: None) -> None:
+        self._held, self._arrived, self._ended = deque[bytes](), 0, ended
 
     def receive(self, data: bytes) -> None:
         """Take a piece.
@@ -54,6 +62,39 @@ class Echo:
     def close(self) -> None:
         """Let go of what has not gone back."""
         self._held.clear()
+        self._ended()
+        self._ended = lambda: None
+
+
+class Echoes:
+    """Answers probes, and not too many at once.
+
+    >>> echoes = Echoes()
+    >>> held = [echoes.begin() for _ in range(MOST_AT_ONCE)]
+    >>> held.pop().close()
+    >>> held.append(echoes.begin())
+    >>> echoes.begin()
+    Traceback (most recent call last):
+        ...
+    fednlp.errors.RunError: others are being answered: try again in two minutes
+    """
+
+    def __init__(self) -> None:
+        self._free = MOST_AT_ONCE
+
+    def begin(self) -> Echo:
+        """Return what answers one more.
+
+        Raises:
+            RunError: There are too many.
+        """
+        if not self._free:
+            raise RunError("others are being answered: try again in two minutes")
+        self._free -= 1
+        return Echo(self._end)
+
+    def _end(self) -> None:
+        self._free += 1
 
 
 class Probe:

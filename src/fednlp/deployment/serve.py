@@ -27,7 +27,7 @@ from fednlp.deployment.links import PeerIdentity, Running, Session, Wake
 from fednlp.deployment.links.grpc.server import serve as listen_with
 from fednlp.deployment.names import broker_scheme, host_and_port, lookalike, server_address, site_name
 from fednlp.deployment.organisation import Files, OrganisationAdmission
-from fednlp.deployment.probe import Echo
+from fednlp.deployment.probe import Echoes
 from fednlp.deployment.proofs import Challenges
 from fednlp.deployment.run_directory import open_directory, run_name
 from fednlp.deployment.servable import servable
@@ -258,9 +258,11 @@ def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback
     def enrol(peer: PeerIdentity, message: bytes) -> bytes:
         return admission.enrol(peer.certificate, message)
 
+    echoes = Echoes()
+
     def probe(peer: PeerIdentity, wake: Wake) -> Session:
         admission.require_known(peer.certificate)
-        return Echo()
+        return echoes.begin()
 
     if where.broker is not None:
         from fednlp.deployment.links.mqtt import server

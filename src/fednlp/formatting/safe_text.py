@@ -27,6 +27,24 @@ def clean_lines(text: str) -> str:
     return "\n".join(clean(line) for line in text.split("\n"))
 
 
+def bare_names(text: str, *roots: str) -> str:
+    """Return text with the last parts of the paths in it alone: folders are those of one machine.
+
+    Args:
+        text: For another machine.
+        roots: Folders whose names may have blanks, which a pattern cannot tell from the words around a path.
+
+    >>> bare_names("cannot read '/home/A B/start/x.json' (~/y/z is full), 7/12 of hf://a/b", "/home/A B")
+    "cannot read 'x.json' (z is full), 7/12 of hf://a/b"
+    """
+    for root in roots:
+        text = text.replace(f"{root}/", "/-/")
+    return _FOLDERS.sub("", text)
+
+
+_FOLDERS = re.compile(r"""(?<![\w.:/~-])(?:~|\.{1,2})?/(?:[^\s/'"()]+/)+""")
+
+
 def csv_text(text: str) -> str:
     """Return text for a cell of a CSV file: what a spreadsheet would take for a formula gets an apostrophe.
 

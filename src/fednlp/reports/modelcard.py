@@ -1,14 +1,13 @@
 """The model card of a trained model: what it is, what it was trained on and how, what to expect."""
 
 import math
-import re
 from collections.abc import Iterator
 from itertools import chain
 
 from fednlp.config.sections import BASELINES, SITES
 from fednlp.config.tables import lookup
 from fednlp.disk import expanded
-from fednlp.formatting.safe_text import clean
+from fednlp.formatting.safe_text import bare_names, clean
 from fednlp.formatting.units import (
     capital,
     human_bytes,
@@ -187,10 +186,9 @@ def without_folders(source: str, config: Values) -> str:
     for path in chain.from_iterable([one] if isinstance(one, str) else one for one in given):
         above = str(expanded(path).parent.absolute())
         source = source.replace(f"{above}/", "")
-    return _FOLDERS.sub("", source)
+    return bare_names(source)
 
 
-_FOLDERS = re.compile(r"(?<!\S)[~/]\S*/")
 _COUNTS = (("train", "Training examples"), ("test", "Test examples"), ("labels", "Labels"))
 
 

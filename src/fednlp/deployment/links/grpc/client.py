@@ -34,6 +34,7 @@ from fednlp.deployment.links.streams import (
     waker,
 )
 from fednlp.deployment.links.system import reuse_memory
+from fednlp.deployment.probe import PATIENCE
 from fednlp.errors import ProtocolError, RunError
 from fednlp.formatting.units import human_bytes
 
@@ -158,7 +159,7 @@ def probe(
     session: Session,
     *,
     server_name: str | None = None,
-    timeout: float = 60.0,
+    timeout: float = PATIENCE,
     prove: Prove | None = None,
 ) -> None:
     """Carry a probe to the server and back.

@@ -37,6 +37,7 @@ from fednlp.deployment.links.streams import drive, hush, report_in_lines, waker
 from fednlp.deployment.links.system import allow_many_files, reuse_memory, why_not_listening
 from fednlp.deployment.messages import printable
 from fednlp.deployment.names import host_and_port
+from fednlp.deployment.probe import PATIENCE as PROBING
 from fednlp.deployment.proofs import Challenges
 from fednlp.errors import FednlpError, ProtocolError, RunError
 
@@ -112,7 +113,9 @@ def serve(
 
     async def start() -> None:
         lookahead = LOOKAHEAD if challenges is None else LOOKAHEAD_OF_STRANGERS
-        given = options(keepalive, MOST_FROM_SITE, lookahead)
+        # A connection without a stream is of no use, and one site could hold all that the system lets a server have.
+        idle = ("grpc.max_connection_idle_ms", round(keepalive * 2000))
+        given = [*options(keepalive, MOST_FROM_SITE, lookahead), idle]
         server = grpc.aio.server(options=given, maximum_concurrent_rpcs=MOST_STREAMS)
         service = _Service(new_session, enrol, limited(log), challenges, probe)
         server.add_generic_rpc_handlers((service.handlers(),))
@@ -197,7 +200,11 @@ class _Service:
             return
         try:
             await context.send_initial_metadata(())
-            await drive(session, context.read, context.write, grpc.aio.EOF, event)
+            async with asyncio.timeout(PROBING if method == PROBE else None):
+                await drive(session, context.read, context.write, grpc.aio.EOF, event)
+        except TimeoutError:
+            late = RunError(f"a probe takes {PROBING:.0f} s at most")
+            await self._abort(context, grpc.StatusCode.DEADLINE_EXCEEDED, late, peer)
         except _LOST:
             self.log(peer, "the connection was lost")
         except ProtocolError as error:

@@ -15,6 +15,7 @@ from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, report_in_lines, waker
 from fednlp.deployment.links.system import reuse_memory
 from fednlp.deployment.messages import printable
+from fednlp.deployment.probe import PATIENCE
 from fednlp.errors import FednlpError, ProtocolError, RunError
 
 
@@ -102,7 +103,7 @@ def enrol(
 
 
 def probe(
-    address: str, material: Material, session: Session, *, server_name: str, timeout: float = 60.0
+    address: str, material: Material, session: Session, *, server_name: str, timeout: float = PATIENCE
 ) -> None:
     """Carry a probe to the server and back.
 

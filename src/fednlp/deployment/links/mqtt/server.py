@@ -25,6 +25,7 @@ from fednlp.deployment.links.mqtt.packets import WINDOW, Kind, Ordered, Packet, 
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, pause, report_in_lines, waker
 from fednlp.deployment.links.system import reuse_memory
+from fednlp.deployment.probe import PATIENCE as PROBING
 from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
 
 _TELL_AGAIN = 1.0
@@ -227,7 +228,7 @@ class _Server:
                 purpose = await stream.read(len(SESSION))
             await self._do(name, peer, stream, purpose)
         except TimeoutError:
-            self._log_of_peers(peer, "it did not finish its handshake")
+            self._log_of_peers(peer, "it did not finish its handshake, or its probe, in time")
         except Lost:
             pass  # it comes back
         except FednlpError as error:
@@ -272,7 +273,8 @@ class _Server:
                 except Lost:
                     return None
 
-            await drive(session, frame, stream.write, None, event, turn=self._turn)
+            async with asyncio.timeout(None if probe is None else PROBING):
+                await drive(session, frame, stream.write, None, event, turn=self._turn)
         finally:
             session.close()
             if self._admitted.get(peer.certificate) is stream:
