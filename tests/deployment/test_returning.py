@@ -11,7 +11,7 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment.bound_run import BoundRun
 from fednlp.deployment.lost_state import STATE_IS_LOST, require_same_data
-from fednlp.deployment.message_types import Call
+from fednlp.deployment.message_types import Call, Withdrawn
 from fednlp.deployment.messages import pack
 from fednlp.deployment.participate import Participant
 from fednlp.deployment.policy import SitePolicy
@@ -140,6 +140,26 @@ def test_work_waits_until_the_site_is_set_up(tmp_path: Path) -> None:
     part._answer(done[0])
     done.append(part.next_call())
     assert [call and call.id for call in done] == ["5.0.setup", "2.0.train"]
+
+
+def test_calls_that_are_withdrawn_do_not_pile_up_at_a_site(tmp_path: Path) -> None:
+    """A server that asks and withdraws without end would fill the memory with requests of 4 MB each."""
+
+    class Site:
+        run = "run"
+
+        def admits(self, *call: Any) -> bool:
+            return True
+
+    part = Participant(tmp_path, Site(), None, quiet)  # type: ignore[arg-type]
+    part.session.begin(lambda: None)
+    part.session.receive(welcome())
+    for number in range(1, 300):
+        part.session.receive(pack(Call(f"{number}.0.train", {"padding": "x" * 1000})))
+        part.session.receive(pack(Withdrawn(f"{number}.0.train")))
+    for call_id in ("300.0.train", "7.0.train"):  # the second was withdrawn, and is wanted again
+        part.session.receive(pack(Call(call_id, {})))
+    assert [call and call.id for call in (part.next_call(), part.next_call())] == ["300.0.train", "7.0.train"]
 
 
 @pytest.mark.parametrize("bound", [False, True])

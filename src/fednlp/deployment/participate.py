@@ -1,8 +1,7 @@
 """A site in a federation: it takes calls as they arrive, does the work, and has the answers sent."""
 
-import queue
+import threading
 import time
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 
@@ -36,7 +35,8 @@ _GRACE = 0.5
 class Participant:
     """One site's part in one federation.
 
-    The session runs in the driver's thread, and :meth:`work` in another: a call waits in a queue between them.
+    The session runs in the driver's thread, and :meth:`work` in another. Between them wait the calls that the server
+    still wants, and no others: it may ask and withdraw without end.
 
     Args:
         folder: Of this site and federation.
@@ -55,7 +55,7 @@ class Participant:
             run=run or site.run,
             software=software(),
             on_ready=self._take_up,
-            on_withdrawn=lambda call_id: self._withdrawn.add(call_id),
+            on_withdrawn=self._put_down,
             on_state=log,
             bound=run is not None,
             set_up=lambda: site.run is not None,
@@ -63,8 +63,9 @@ class Participant:
             grace=_GRACE,
         )
         self._first: tuple[int, float] | None = None
-        self._calls: queue.Queue[ReadyCall] = queue.Queue()
-        self._withdrawn: set[str] = set()
+        self._calls: dict[str, ReadyCall] = {}  # in the order of arrival
+        self._news = threading.Condition()
+        self._withdrawn: set[str] = set()  # of the call at work
         self._ended = False
 
     def _admits(self, call: Call) -> bool:
@@ -82,8 +83,15 @@ class Participant:
         return admitted
 
     def _take_up(self, call: ReadyCall) -> None:
-        self._withdrawn.discard(call.id)  # it may be asked again after it was withdrawn
-        self._calls.put(call)
+        with self._news:
+            self._withdrawn.discard(call.id)  # it may be asked again after it was withdrawn
+            self._calls[call.id] = call
+            self._news.notify()
+
+    def _put_down(self, call_id: str) -> None:
+        with self._news:
+            if self._calls.pop(call_id, None) is None:
+                self._withdrawn.add(call_id)
 
     def work(self) -> str:
         """Answer calls until the federation ends, and return why it ended.
@@ -103,8 +111,12 @@ class Participant:
     def next_call(self) -> ReadyCall | None:
         """Return the next call without answering it; None where the session ends before there is one."""
         while not self.session.finished:
-            with suppress(queue.Empty):
-                return self._calls.get(timeout=_LOOK)
+            with self._news:
+                if not self._calls:
+                    self._news.wait(_LOOK)
+                if self._calls:
+                    self._withdrawn.clear()
+                    return self._calls.pop(next(iter(self._calls)))
         return None
 
     def examine(self, federation: str) -> list[str]:
