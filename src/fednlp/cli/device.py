@@ -27,7 +27,6 @@ def listed(
     ] = False,
 ) -> None:
     """List the profiles that come with fednlp or were saved here."""
-
     from rich.table import Table
 
     from fednlp.cli.tables import plain_console
