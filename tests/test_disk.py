@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import fednlp
-from fednlp.disk import appending, atomic, folder_made_whole, locked, regular, sha256_of
+from fednlp.disk import appending, atomic, folder_made_whole, locked, read_whole, regular, sha256_of
 from fednlp.errors import RunError
 
 
@@ -33,6 +33,17 @@ def test_files_and_links_to_them_are(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("file")
     assert regular(tmp_path / "link") == tmp_path / "link"
+
+
+def test_a_file_that_is_longer_than_it_says_is_not_read_to_its_end(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_whole(tmp_path / "file", 5) == b"12345"
+    for path, said in (
+        (tmp_path / "file", "it has 5 bytes, and"),
+        (Path("/proc/self/status"), "more than 4"),
+    ):
+        with pytest.raises(OSError, match=said):
+            read_whole(path, 4)
 
 
 def test_atomic_makes_its_folder_and_the_file(tmp_path: Path) -> None:

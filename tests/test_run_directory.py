@@ -18,18 +18,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fednlp
-from fednlp.config import Experiment, parse
+from fednlp.config import Experiment, load, parse
 from fednlp.data.fednlp_h5 import export_data
+from fednlp.deployment.policy import load_policy
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.params import Layout
 from fednlp.inference.export import export
 from fednlp.inference.model import open_trained
 from fednlp.inference.predict import predict_texts
 from fednlp.inference.score import evaluate_run
+from fednlp.models.pretrained import load_tokenizer
 from fednlp.partition import Partition
 from fednlp.partition.plot_data import overview
 from fednlp.partition.plots import save_plots
+from fednlp.partition.proportion_tables import read_proportions
 from fednlp.reports import write_report
+from fednlp.reports.read import read_run
+from fednlp.runtime.placement import workers_by_gpu
 from fednlp.simulation.components import open_data
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.run_dir import RunDir
@@ -205,12 +210,38 @@ def test_what_a_resumed_run_reads(
     assert [line["round"] for line in lines] == [1, 2]
 
 
-@pytest.mark.parametrize("name", ["task.json", "summary.json", "resolved.toml"])
+READERS: dict[str, Callable[[Path], Any]] = {
+    "task.json": lambda path: RunDir(path.parent).read_json(path.name),
+    "summary.json": lambda path: RunDir(path.parent).read_json(path.name),
+    "resolved.toml": lambda path: RunDir(path.parent).experiment(),
+    "rounds.jsonl": lambda path: RunDir(path.parent).round_lines(),
+    "rounds.jsonl of a report": lambda path: read_run(path.parent),
+    "clients.csv": lambda path: read_run(path.parent),
+    "model/config.json": lambda path: load_tokenizer(str(path.parent)),
+    "experiment.toml": load,
+    "site.toml": load_policy,
+    "gpus.yaml": lambda path: workers_by_gpu(1, 1, str(path)),
+    "shares.csv": read_proportions,
+}
+
+
+@pytest.mark.parametrize("name", READERS)
 def test_a_file_is_bounded_before_it_is_read(name: str, stranger: Path) -> None:
-    with (stranger / name).open("r+b") as file:
-        file.truncate(1 << 30)  # no room is taken on the disk
-    with pytest.raises(FednlpError, match=r"1,073,741,824 bytes, and may have"):
-        RunDir(stranger).experiment() if name == "resolved.toml" else RunDir(stranger).read_json(name)
+    path = stranger / name.partition(" of ")[0]
+    with path.open("ab") as file:
+        file.truncate(1 << 40)  # no room is taken on the disk
+    with pytest.raises(FednlpError, match=r"1,099,511,627,776 bytes, and") as caught:
+        READERS[name](path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", READERS.keys() - {"model/config.json"})
+def test_a_device_in_the_place_of_a_file_is_not_read(name: str, stranger: Path) -> None:
+    path = stranger / name.partition(" of ")[0]
+    path.unlink(missing_ok=True)
+    path.symlink_to(os.devnull)
+    with pytest.raises(FednlpError, match=r"is no run directory|pipe or a device"):
+        READERS[name](path)
 
 
 def test_a_damaged_checkpoint_says_how_to_start_again(stranger: Path) -> None:
@@ -276,6 +307,25 @@ def test_what_is_written_into_a_strangers_folder_goes_through_no_link(
         WRITERS[command](stranger)
         assert not any(path.is_symlink() for path in made)
     assert precious.read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("place", "pipe"),
+    [("notes.txt", False), ("notes.txt", True), ("adapter/notes.txt", False), ("adapter", False)],
+)
+def test_nothing_of_the_user_is_exported(place: str, pipe: bool, stranger: Path, tmp_path: Path) -> None:
+    """A link in the model's folder leads to what is not the stranger's, and the copy may be published."""
+    (tmp_path / "secrets").mkdir()
+    (tmp_path / "secrets" / "key").write_text("mine")
+    path = stranger / "model" / place
+    path.parent.mkdir(exist_ok=True)
+    if pipe:
+        os.mkfifo(path)
+    else:
+        path.symlink_to(tmp_path / "secrets" if place == "adapter" else tmp_path / "secrets" / "key")
+    with pytest.raises(RunError, match="is no file of its own, and would be copied: remove it"):
+        export(stranger, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("folder", ["report", "report/figures"])

@@ -12,7 +12,7 @@ from rich.console import Console as RichConsole
 from rich.table import Table
 
 from fednlp.cli.console import Console, curve
-from fednlp.cli.tables import clients_table, label_tables, show
+from fednlp.cli.tables import clients_table, label_tables, plain_console, show
 from fednlp.reports.read import ClientTable
 from fednlp.reports.round_line import round_text
 from fednlp.tasks.label_scores import LabelScores, class_scores
@@ -79,6 +79,23 @@ def test_a_table_moves_no_cursor(terminal: bool) -> None:
     table.add_row("\x1b]0;pwn\x07\x1b[2J\u202e")
     show(RichConsole(file=text, force_terminal=terminal, width=80, color_system=None), table)
     assert not [one for one in ("\x1b]0", "\x1b[2J", "\x07", "\u202e") if one in text.getvalue()]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_words_are_neither_markup_nor_emoji(terminal: bool) -> None:
+    """In a table, a sentence, the bar and the title of the curve: they may be a stranger's labels and names."""
+    word, text = "[/b] [link=http://a]b[/link] :smile:", io.StringIO()
+    output = plain_console(file=text, force_terminal=terminal, width=200, color_system=None)
+    table = Table("name")
+    table.add_row(word)
+    show(output, table)
+    console = Console(output=output)
+    console.log(word)
+    console.begin()
+    console.on_progress(1, 2, word)
+    console._progress.refresh()
+    console.close()
+    assert text.getvalue().count(word) >= (3 if terminal else 2)
 
 
 def test_few_clients_are_shown_by_name() -> None:

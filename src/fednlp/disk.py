@@ -60,6 +60,23 @@ def regular(path: Path, most: int | None = None) -> Path:
     return path
 
 
+def read_whole(path: Path, most: int) -> bytes:
+    """Return all bytes of a file that may be anything.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+
+    Raises:
+        OSError: As for :func:`regular`; or there are more bytes in it than its size says.
+    """
+    with regular(path, most).open("rb") as file:
+        found = file.read(most + 1)
+    if len(found) > most:  # the system makes some files as they are read, whose size is said to be 0
+        raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+    return found
+
+
 def cannot_write(folder: Path, reason: str, remedy: str = ELSEWHERE) -> RunError:
     """Return the error for a folder that cannot be written, with a message of one line.
 

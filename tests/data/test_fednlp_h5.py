@@ -6,6 +6,7 @@ More than ten examples and clients everywhere: HDF5 sorts the key 10 before 2.
 import json
 import random
 import tempfile
+import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ h5py = pytest.importorskip("h5py")
 
 from fednlp.data.fednlp_h5 import TASKS, partition_methods, read_data, write_data  # noqa: E402
 from fednlp.data.json_cells import answers_fault  # noqa: E402
+from fednlp.data.readers import h5  # noqa: E402
 from fednlp.errors import DataError, PartitionError  # noqa: E402
 from fednlp.partition.index import Partition, from_owners  # noqa: E402
 from fednlp.simulation.partition_file import read_h5_partition, write_h5_partition  # noqa: E402
@@ -455,6 +457,26 @@ def test_partitions_that_are_none(tmp_path: Path, clients: dict[str, Any], count
         read_h5_partition(path, "uniform", [0, 1, 2], [])
     assert said in str(caught.value)
     assert str(caught.value).startswith(str(path))
+
+
+def test_strings_that_share_their_bytes_are_not_read_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, length = tmp_path / "shared.h5", 10_000
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("x", (500,), dtype=h5py.string_dtype())
+        dataset[:] = ["a" * length, *["b"] * 499]
+        place = dataset.id.get_offset()
+    content = bytearray(path.read_bytes())
+    content[place : place + 500 * 16] = content[place : place + 16] * 500  # length, heap and number of each
+    path.write_bytes(content)
+    monkeypatch.setattr(h5, "_BYTES_AT_ONCE", 10 * length)
+    tracemalloc.start()
+    with h5.opened(path) as file:
+        found = sum(map(len, h5.texts(h5.child(file, "x", "dataset", str(path)))))
+    assert found == 500 * length
+    assert tracemalloc.get_traced_memory()[1] < 50 * length
+    tracemalloc.stop()
 
 
 def test_a_file_that_is_no_h5_is_not_written_over(tmp_path: Path) -> None:

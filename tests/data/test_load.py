@@ -3,8 +3,9 @@
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.data import TextData, load, load_data
+from fednlp.data.catalogue.news import punctuated
+from fednlp.data.profiling import label_issues
+from fednlp.data.readers.speakers import play_text
 from fednlp.data.store import Rows
 from fednlp.errors import DataError
 from fednlp.formatting.sorting import sort_labels
@@ -234,6 +238,27 @@ def test_the_order_of_labels_does_not_depend_on_the_order_of_the_examples(
     random.shuffle(shuffled)  # type: ignore[attr-defined]
     assert sort_labels(labels) == sort_labels(shuffled)
     assert set(sort_labels(labels)) == set(labels)
+
+
+LONG = 1_000_000
+ONE_PASS: dict[str, Callable[[Path], Any]] = {
+    "the order of labels": lambda _: sort_labels(["1" * LONG + "x", "2"]),
+    "labels of a scale": lambda _: label_issues._are_a_scale(["1" * LONG + "x"] * 10, 10),
+    "marks in a word": lambda _: list(
+        punctuated([("here", (f"head\n\na{'.' * LONG}a\n", "tech", "tech/1.txt"))])
+    ),
+    "brackets that are not closed": lambda path: list(play_text(path)),
+}
+
+
+@pytest.mark.parametrize("case", ONE_PASS)
+def test_a_long_text_is_read_in_one_pass(case: str, tmp_path: Path) -> None:
+    """Without it, each of these would take hours: a pattern that fails would begin again at each character."""
+    path = tmp_path / "play.txt"
+    path.write_text(f"ACT I.\n\nBer.\na [b\nc] [d [e] f]\n{'[' * LONG}\n")
+    found = ONE_PASS[case](path)
+    if "brackets" in case:
+        assert found == [(f"a   f]\n{'[' * LONG}", "Ber", "play")]
 
 
 def test_nothing_may_be_held_out(tmp_path: Path) -> None:

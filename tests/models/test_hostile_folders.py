@@ -1,5 +1,6 @@
 """A model's folder may be a stranger's: it is loaded alone, and its sizes are bounded before it is built."""
 
+import base64
 import json
 import shutil
 import socket
@@ -240,6 +241,86 @@ def test_files_are_bounded_before_they_are_read(
         file.truncate(length)  # no room is taken on the disk
     with pytest.raises(ModelError, match=rf"{name} has [0-9,]+ bytes, and such a file of a model at most"):
         load_tokenizer(str(folder))
+
+
+DOUBLED = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+BETWEEN = {"type": "Replace", "pattern": {"Regex": "(?:)"}, "content": "b"}
+MARK = {"SpecialToken": {"id": "[CLS]", "type_id": 0}}
+TEMPLATE = {"type": "TemplateProcessing", "single": [MARK], "pair": [MARK]}
+LONG_TABLE = base64.b64encode((4).to_bytes(4, "little") + bytes(4) + b"a" * 90_000).decode()
+GROWS, NO_TOKENIZER = "makes more than 65,536 characters of one", "is no tokenizer"
+TOKENIZERS: dict[str, tuple[dict[str, Any], str]] = {
+    "forty steps": ({"normalizer": {"type": "Sequence", "normalizers": [DOUBLED] * 40}}, GROWS),
+    "between characters": ({"normalizer": {"type": "Sequence", "normalizers": [BETWEEN] * 40}}, GROWS),
+    "bytes of bytes": (
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [{"type": "ByteLevel"}] * 40}},
+        GROWS,
+    ),
+    "as it is written": ({"decoder": {"type": "Sequence", "decoders": [DOUBLED] * 40}}, GROWS),
+    "a long beginning": ({"normalizer": {"type": "Prepend", "prepend": "a" * 10**6}}, GROWS),
+    "a table cut short": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "/////w=="}},
+        NO_TOKENIZER,
+    ),
+    "a table of long texts": (
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": LONG_TABLE}},
+        GROWS,
+    ),
+    "many marks": (
+        {
+            "post_processor": TEMPLATE
+            | {"single": [MARK] * 65, "special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2]}}}
+        },
+        "more than 64 tokens around a text",
+    ),
+    "a long mark": (
+        {"post_processor": TEMPLATE | {"special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2] * 65}}}},
+        "more than 64 tokens around a text",
+    ),
+    "a mark of no model": (
+        {"post_processor": TEMPLATE | {"special_tokens": {"[CLS]": {"id": "[CLS]", "ids": [2**31]}}}},
+        "a token has the number 2147483648",
+    ),
+    "a word of no model": (
+        {"model": {"type": "WordPiece", "vocab": {"a": 2**31}}},
+        "a token has the number 2147483648",
+    ),
+    "no model": ({"model": None}, NO_TOKENIZER),
+    "a table that panics": (
+        {"model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": ["a b"]}},
+        "the tokenizer in .* fails",
+    ),
+}
+TOKENIZERS["a table that panics"][0]["model"]["continuing_subword_prefix"] = "zzzzzz"
+BACKTRACKING = {"type": "Split", "pattern": {"Regex": "(a+a+)+$"}, "behavior": "Isolated", "invert": False}
+
+
+def with_tokenizer(folder: Path, changes: dict[str, Any]) -> str:
+    """Change a tokenizer, and have transformers take it as it stands in the file."""
+    as_it_stands = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    return str(change(folder, {"tokenizer.json": changes, "tokenizer_config.json": as_it_stands}))
+
+
+@pytest.mark.parametrize("case", TOKENIZERS)
+def test_steps_of_a_tokenizer_are_bounded(case: str, tiny_model: Path, tmp_path: Path) -> None:
+    changes, message = TOKENIZERS[case]
+    folder = with_tokenizer(Path(shutil.copytree(tiny_model, tmp_path / "model")), changes)
+    with pytest.raises(ModelError, match=message) as caught:
+        load_tokenizer(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tokenizer_that_panics_at_a_text_is_an_error(tiny_model: Path, tmp_path: Path) -> None:
+    folder = with_tokenizer(
+        Path(shutil.copytree(tiny_model, tmp_path / "model")), {"pre_tokenizer": BACKTRACKING}
+    )
+    tokenizer = load_tokenizer(folder)
+    with pytest.raises(ModelError, match=r"the tokenizer in .* fails \(Onig: Regex search error"):
+        tokenizer("a" * 60 + "b")
+    tokenizer.save_pretrained(tmp_path / "saved")
+    saved = json.loads((tmp_path / "saved" / "tokenizer_config.json").read_text())
+    assert "Guarded" not in saved["tokenizer_class"]
+    assert load_tokenizer(str(tmp_path / "saved"))("a")["input_ids"] == tokenizer("a")["input_ids"]
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[]", "", "{", "\xff", "{}" + "x"])

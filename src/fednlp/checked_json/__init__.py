@@ -13,14 +13,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from fednlp.checked_json.shapes import SHAPES, Shape
-from fednlp.disk import regular
+from fednlp.disk import read_whole
 from fednlp.errors import DamagedError, RunError
 
 _DEEPEST = 32
 _LARGEST = 2**63
 _LONGEST_PLACE = 120
-_LONGEST_JSON, _LONGEST_TOML = 512 << 20, 16 << 20
+_LONGEST_JSON, LONGEST_TOML = 512 << 20, 16 << 20
 """Bytes of a file at most: the numbers of labels of a million clients have some 100 MB."""
+_LONGEST_LINES = 2 << 30
 
 
 def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str, Any]:
@@ -34,9 +35,23 @@ def read_json(path: Path, remedy: str = "run the experiment again") -> dict[str,
         RunError: The file is missing, cut short, or does not fit its shape.
     """
     try:
-        return parse_json(regular(path, _LONGEST_JSON).read_bytes(), SHAPES[path.name])
+        return parse_json(read_whole(path, _LONGEST_JSON), SHAPES[path.name])
     except (OSError, ValueError) as error:
         raise damaged(path, error, remedy) from error
+
+
+def read_lines(path: Path) -> bytes:
+    """Return a file that grew line by line; empty where the run did not write it.
+
+    Raises:
+        RunError: It is no file, or longer than any run's.
+    """
+    try:
+        return read_whole(path, _LONGEST_LINES)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise damaged(path, error) from error
 
 
 def parse_json(text: bytes | str, shape: type[Shape]) -> dict[str, Any]:
@@ -67,7 +82,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         OSError: The file cannot be read.
     """
     try:
-        document = tomllib.loads(regular(path, _LONGEST_TOML).read_text(encoding="utf-8"))
+        document = tomllib.loads(read_whole(path, LONGEST_TOML).decode("utf-8"))
     except RecursionError:
         raise ValueError("it is nested too deep") from None
     _require_plain(document)

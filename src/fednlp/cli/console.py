@@ -13,7 +13,7 @@ from rich.console import Console as RichConsole
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 
-from fednlp.cli.tables import add_scores, clients_table, decile_text, four_digits, show
+from fednlp.cli.tables import add_scores, clients_table, decile_text, four_digits, plain_console, show
 from fednlp.config import Experiment
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import human_bytes, human_joules, human_seconds, metric_title, plural
@@ -64,11 +64,11 @@ class Console:
     ) -> None:
         self._again, self.verbose = again, verbose
         self._folder: Path | None = None
-        self.output = output or RichConsole(stderr=False, highlight=False)
+        self.output = output or plain_console()
         self._progress = Progress(
-            TextColumn("[dim]{task.description}"),
+            TextColumn("{task.description}", style="dim", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("[dim]{task.fields[count]}"),
+            TextColumn("{task.fields[count]}", style="dim", markup=False),
             console=self.output,
             transient=True,
             disable=not (self.output.is_terminal or self.output.is_jupyter),
@@ -158,7 +158,9 @@ class Console:
             count = f"{done:,}" if of is None else f"{done}/{of}"
             self._whole = done
             completed = done + sum(self._parts.values())
-            self._progress.update(self._task, completed=completed, total=of, description=what, count=count)
+            self._progress.update(
+                self._task, completed=completed, total=of, description=clean(what), count=count
+            )
 
     def on_round(self, line: dict[str, Any], left: float | None) -> None:
         """Print the round's line."""
@@ -171,7 +173,7 @@ class Console:
         """Print the closing table, the curve and where everything is."""
         self.close()
         if len(self._curve) > 1:
-            self.output.print(f"\ntest {metric_title(self._metric)} by round")
+            self.output.print(f"\ntest {clean(metric_title(self._metric))} by round")
             stretch = max(1, 60 // len(self._curve))
             for text in curve([value for _, value in self._curve for _ in range(stretch)]):
                 self.output.print("  " + text, markup=False)
@@ -273,7 +275,7 @@ class CellConsole(Console):
     def __init__(self) -> None:
         self._cell = CellOutput()
         cell: Any = self._cell
-        plain = RichConsole(file=cell, width=100, highlight=False, force_jupyter=False, force_terminal=False)
+        plain = plain_console(file=cell, width=100, force_jupyter=False, force_terminal=False)
         super().__init__(output=plain)
         # A bar of tqdm, such as a download's, is text where there are no widgets; it need not say so in each notebook.
         warnings.filterwarnings("ignore", "IProgress not found")
@@ -368,7 +370,7 @@ def show_table(table: ComparisonTable, where: str = "the table's files") -> None
         table: The comparison.
         where: Names what has the columns for which the terminal is too narrow.
     """
-    output = RichConsole()
+    output = plain_console()
     if not output.is_terminal:
         print(to_text(table))
         return

@@ -27,14 +27,14 @@ def listed(
     ] = False,
 ) -> None:
     """List the profiles that come with fednlp or were saved here."""
-    from rich.console import Console as RichConsole
     from rich.table import Table
 
+    from fednlp.cli.tables import plain_console
     from fednlp.costs import load_profile, profile_names
     from fednlp.costs.devices import saved_profiles
     from fednlp.formatting.units import human_bytes
 
-    output = RichConsole(highlight=False)
+    output = plain_console()
     table = Table("name", "training", "inference", "watts", "memory", box=None, pad_edge=False)
     profiles = [load_profile(name) for name in (*profile_names(), *saved_profiles())]
     for profile in profiles:
@@ -83,9 +83,9 @@ def measure(
 ) -> None:
     """Measure this machine: make a profile with seconds an example, by how deep a model is trained."""
     import tomli_w
-    from rich.console import Console as RichConsole
 
     from fednlp.cli.console import Console
+    from fednlp.cli.tables import plain_console
     from fednlp.costs import profile_names
     from fednlp.costs.devices import saved_folder
     from fednlp.costs.measure import measure_device
@@ -97,7 +97,7 @@ def measure(
             f"--name {name} cannot name a profile of this machine: use letters, digits and ._-, and no name of "
             "fednlp device list"
         )
-    output = RichConsole(stderr=True, highlight=False)
+    output = plain_console(stderr=True)
     with Console(again="type the command again", output=output) as console:
         console.begin()
         table = measure_device(

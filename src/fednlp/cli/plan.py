@@ -44,10 +44,10 @@ def plan(
     as_json: Annotated[bool, typer.Option("--json", help="Print what is found as JSON.")] = False,
 ) -> None:
     """Find a training plan: the layers to train for the least simulated time to an accuracy."""
-    from rich.console import Console as RichConsole
 
     from fednlp import config
     from fednlp.cli.console import Console
+    from fednlp.cli.tables import plain_console
     from fednlp.simulation.public_set import on_public_set
     from fednlp.simulation.training_plan import PlanLimits, find_training_plan
 
@@ -58,7 +58,7 @@ def plan(
     if public is not None:
         settings = on_public_set(settings, public)
     limits = PlanLimits(target, rounds, device, bandwidth, memory)
-    output = RichConsole(stderr=as_json, highlight=False)
+    output = plain_console(stderr=as_json)
     with Console(again="type the command again", output=output) as console:
         console.begin()
         if public is None:

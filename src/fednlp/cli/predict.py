@@ -91,11 +91,11 @@ def evaluate(
 
 def _console(aside: bool) -> "Console":
     """Return a console; with ``aside`` it writes to standard error, since standard output carries data."""
-    from rich.console import Console as RichConsole
 
     from fednlp.cli.console import Console
+    from fednlp.cli.tables import plain_console
 
-    return Console("type the command again", RichConsole(stderr=aside, highlight=False))
+    return Console("type the command again", plain_console(stderr=aside))
 
 
 def predict(

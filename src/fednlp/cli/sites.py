@@ -19,11 +19,10 @@ _NAME = Annotated[str, typer.Argument(help="The site's name.")]
 @app.command("list")
 def listed(run: _RUN) -> None:
     """List the sites: their numbers, what they may do, and until when."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    from fednlp.cli.tables import show
+    from fednlp.cli.tables import plain_console, show
     from fednlp.deployment.enrolment import federation_folder
     from fednlp.deployment.sites import Register
     from fednlp.deployment.tokens import date_text
@@ -38,7 +37,7 @@ def listed(run: _RUN) -> None:
         shown = [DASH if date is None else date_text(date) for date in dates]
         table.add_row(Text(site.name), str(site.client), site.state, *shown)
     if sites:
-        show(Console(highlight=False), table)
+        show(plain_console(), table)
     else:
         print(f"no site yet: fednlp sites invite {run} NAME", file=sys.stderr)
 

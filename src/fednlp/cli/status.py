@@ -28,18 +28,18 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print all of it as JSON.")] = False,
 ) -> None:
     """Show how a federation stands: who is there, who is awaited, the last rounds, bytes and privacy."""
-    from rich.console import Console, Group
+    from rich.console import Group
     from rich.live import Live
     from rich.table import Table
 
-    from fednlp.cli.tables import show
+    from fednlp.cli.tables import plain_console, show
     from fednlp.deployment.overview import Overview
 
     found = Overview(run)
     if as_json:
         print(json.dumps(found.as_json(), indent=1, ensure_ascii=False))
         return
-    output = Console(highlight=False, markup=False)
+    output = plain_console()
     if not follow or not output.is_terminal:
         for part in _screen(found):
             if isinstance(part, Table):

@@ -3,6 +3,7 @@
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console as RichConsole
@@ -24,6 +25,15 @@ _PAIRS = 10
 _LONGEST_NAME = 32
 
 
+def plain_console(**options: Any) -> RichConsole:
+    """Return a console that prints words as they are: no markup is read in them, and no names of emoji.
+
+    Args:
+        options: Of rich's console.
+    """
+    return RichConsole(highlight=False, markup=False, emoji=False, **options)
+
+
 def show(output: RichConsole, table: Table) -> None:
     """Print a table, whose texts may come from files and sites.
 
@@ -33,7 +43,7 @@ def show(output: RichConsole, table: Table) -> None:
         output.print(_Harmless(table))
         return
     text = io.StringIO()
-    RichConsole(file=text, width=100_000, color_system=None, force_jupyter=False).print(table)
+    plain_console(file=text, width=100_000, color_system=None, force_jupyter=False).print(table)
     for line in text.getvalue().split("\n")[:-1]:
         output.print(clean(line.rstrip()), markup=False, highlight=False, soft_wrap=True)
 
@@ -49,7 +59,7 @@ class _Harmless:
         self._table = table
 
     def __rich_console__(self, console: RichConsole, options: ConsoleOptions) -> RenderResult:
-        for text, style, control in console.render(self._table, options):
+        for text, style, control in console.render(self._table, options.update(markup=False)):
             yield Segment(text if text == "\n" else clean(text), style, control)
 
 
@@ -78,7 +88,7 @@ def show_profile(folder: Path) -> None:
     table.add_column(heads[-1], style="dim")
     for row in rows:
         table.add_row(*row)
-    output = RichConsole(highlight=False)
+    output = plain_console()
     output.print("\nwhere the time went")
     show(output, table)
 

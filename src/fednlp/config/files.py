@@ -7,12 +7,14 @@ from typing import Any
 
 import tomli_w
 
+from fednlp.checked_json import LONGEST_TOML
 from fednlp.config.derived import with_method
 from fednlp.config.error_messages import report
 from fednlp.config.experiment_paths import data_hint, name_of, near_experiments, shipped
 from fednlp.config.overrides import checked, make_way
 from fednlp.config.schema import Experiment
 from fednlp.config.tables import merged_over
+from fednlp.disk import read_whole
 from fednlp.errors import ConfigError
 
 
@@ -31,7 +33,7 @@ def load(path: str | Path, overrides: Iterable[str] = (), full: bool = False) ->
     """
     path = shipped(Path(path))
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+        document = tomllib.loads(read_whole(path, LONGEST_TOML).decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"there is no experiment file {path}{near_experiments(path)}") from None
     except (ValueError, RecursionError, OSError) as error:  # a number of too many digits among them

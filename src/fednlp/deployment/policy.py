@@ -12,11 +12,12 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import Field, PlainValidator, ValidationError, field_validator
 
+from fednlp.checked_json import LONGEST_TOML
 from fednlp.config.error_messages import explain, report
 from fednlp.config.sections import DataFiles, Section
 from fednlp.costs.devices import load_profile, profile_names, saved_profiles
 from fednlp.deployment.site_device import Device
-from fednlp.disk import expanded, regular
+from fednlp.disk import expanded, read_whole
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.formatting.safe_text import clean
@@ -201,7 +202,7 @@ def load_policy(path: Path) -> SitePolicy:
         ConfigError: It cannot be read, or something in it is wrong; every mistake is listed.
     """
     try:
-        document = tomllib.loads(regular(path).read_text(encoding="utf-8-sig"))
+        document = tomllib.loads(read_whole(path, LONGEST_TOML).decode("utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(
             f"there is no site file {path}: write one with fednlp join site --init --policy {path} --data FILE"

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable
 
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)")
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)")
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:

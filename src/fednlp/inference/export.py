@@ -57,7 +57,7 @@ def export(
     trained = open_trained(run, client, task, "cpu", own)
     with folder_made_whole(folder, _REMEDY) as made:
         if client is None:
-            shutil.copytree(directory.own_model if own else directory.model, made, dirs_exist_ok=True)
+            _copy(directory.own_model if own else directory.model, made)
         else:
             partition = Partition.load(directory.partition)
             number = client_number(partition, client)
@@ -158,6 +158,18 @@ def _checked(row: dict[str, str]) -> dict[str, str]:
 def _read(run: RunDir, name: str) -> dict[str, Any]:
     found: dict[str, Any] = run.read_json(name)
     return found
+
+
+def _copy(model: Path, made: Path) -> None:
+    """Copy a model's files, and nothing of this machine to which a link of a stranger's folder leads.
+
+    Raises:
+        RunError: Something in the folder is a link, a pipe or a device.
+    """
+    for path in sorted(model.rglob("*")):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise RunError(f"{path} is no file of its own, and would be copied: remove it")
+    shutil.copytree(model, made, dirs_exist_ok=True)
 
 
 def _refuse_taken(folder: Path) -> None:

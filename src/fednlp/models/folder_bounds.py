@@ -3,14 +3,16 @@
 A configuration can name other models, which transformers would fetch, and sizes that no machine has.
 """
 
+import base64
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fednlp.disk import regular
+from fednlp.disk import read_whole
 from fednlp.errors import ModelError
 
 MOST_LAYERS = 1000
@@ -26,7 +28,7 @@ _MOST_ENTRIES = 10_000
 _DEEPEST = 16
 _FRESH = 1 << 28
 """Numbers of a model that its checkpoint may lack, such as a head and a table of positions."""
-_LONGEST_CONFIG, _LONGEST_FILE = 64 << 20, 256 << 20
+LONGEST_CONFIG, _LONGEST_FILE = 64 << 20, 256 << 20
 """Bytes of a configuration, and of a vocabulary, at most; the largest that are published have some 40 MB."""
 _READ_WHOLE = frozenset({".json", ".jinja", ".model", ".txt"})
 
@@ -37,6 +39,12 @@ _POSITIONS = ("max_position_embeddings", "n_positions", "n_ctx")
 _WIDTHS = ("d_model", "dim", "emb_dim", "hidden_size", "embedding_size")
 _MOST_COMPUTED = 1 << 24
 _LABELS = ("id2label", "label2id")
+_MOST_GROWTH = 1 << 16
+"""Characters that a tokenizer may make of one, step by step."""
+_MOST_ADDED = 64
+"""Special tokens that a tokenizer may put around a text."""
+_GROWTH = {"ByteLevel": 2, "BertNormalizer": 3, "Metaspace": 2}
+_STEPS = ("normalizer", "pre_tokenizer", "decoder")
 _COUNTS = re.compile(
     r"(?:(?:num|n|encoder|decoder|e|d)_(?:\w+_)?)?(?:layers?|blocks?|depths?|stages?|experts|groups|repeats)"
 )
@@ -174,22 +182,110 @@ def _number(value: Any) -> float | None:
         return None if isinstance(value, str) else float("inf")
 
 
-def _json(path: Path) -> dict[str, Any]:
+def _json(path: Path, most: int = LONGEST_CONFIG) -> dict[str, Any]:
     try:
-        found = json.loads(regular(path, _LONGEST_CONFIG).read_bytes())
+        found = json.loads(read_whole(path, most))
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {str(error) or 'it is nested too deep'}") from None
     if not isinstance(found, dict):
-        raise ModelError(f"{path} is no configuration of a model")
+        raise ModelError(f"{path} is no configuration of a model, or of its tokenizer")
     return found
 
 
 def _require_length(path: Path) -> None:
-    most = _LONGEST_CONFIG if path.name.endswith("config.json") else _LONGEST_FILE
+    most = LONGEST_CONFIG if path.name.endswith("config.json") else _LONGEST_FILE
     if path.stat().st_size > most:
         raise ModelError(
             f"{path} has {path.stat().st_size:,} bytes, and such a file of a model at most {most:,}"
         )
+
+
+def require_tokenizer(source: str | Path) -> None:
+    """Check the files from which a tokenizer is loaded, which may have any steps in any number.
+
+    A step that replaces one character by two makes 2^40 of it in forty steps.
+
+    Args:
+        source: A model's folder, or a name at the hub, of which nothing is checked.
+
+    Raises:
+        ModelError: The tokenizer makes far more of a text than it is, or cannot be read.
+    """
+    folder = Path(source)
+    for path in sorted(folder.glob("tokenizer*.json")) if folder.is_dir() else ():
+        if path.name == "tokenizer_config.json" or not path.is_file():
+            continue
+        _require_length(path)
+        tokenizer = _json(path, _LONGEST_FILE)
+        try:
+            growth = max(math.prod(_growth(step) for step in _tables(tokenizer.get(kind))) for kind in _STEPS)
+            added = max(map(_added, _tables(tokenizer.get("post_processor"))), default=0)
+            largest = max(_ids(tokenizer), default=0)
+        except (ValueError, TypeError, AttributeError, LookupError):
+            raise ModelError(f"{path} is no tokenizer: copy it from the model again") from None
+        if growth > _MOST_GROWTH or added > _MOST_ADDED:
+            raise ModelError(
+                f"{path}: it makes more than {_MOST_GROWTH:,} characters of one, or puts more than {_MOST_ADDED} "
+                "tokens around a text, which no tokenizer does: copy it from the model again"
+            )
+        if largest > _MOST_LISTED:
+            raise ModelError(f"{path}: a token has the number {largest}: a model has 0 to {_MOST_LISTED}")
+
+
+def _ids(tokenizer: Mapping[str, Any]) -> Iterator[int]:
+    """Yield the numbers of the tokens that a tokenizer names with their numbers."""
+    vocabulary = tokenizer["model"].get("vocab")
+    yield from vocabulary.values() if isinstance(vocabulary, Mapping) else ()
+    yield from (token["id"] for token in tokenizer.get("added_tokens") or ())
+    for step in _tables(tokenizer.get("post_processor")):
+        for token in (step.get("special_tokens") or {}).values():
+            yield from token["ids"]
+
+
+def _tables(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield all tables within a part of a tokenizer."""
+    rest = [value]
+    while rest:
+        one = rest.pop()
+        if isinstance(one, Mapping):
+            yield one
+        rest += one.values() if isinstance(one, Mapping) else one if isinstance(one, list) else ()
+
+
+def _growth(step: Mapping[str, Any]) -> int:
+    """Return how many characters a step makes of one at most.
+
+    >>> _growth({"type": "Replace", "pattern": {"String": " "}, "content": "▁"})
+    1
+    >>> _growth({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": "▁"})
+    2
+    """
+    kind = step.get("type")
+    if kind == "Replace":
+        pattern, content = step["pattern"], len(step["content"])
+        words = pattern.get("String")
+        # An expression may fit between any two characters.
+        return max(1, -(-content // len(words))) if words else 1 + content
+    if kind == "Prepend":
+        return 1 + len(step["prepend"])
+    if kind == "Precompiled":
+        charsmap = base64.b64decode(step["precompiled_charsmap"] or "")
+        trie = 4 + int.from_bytes(charsmap[:4], "little")
+        if not 4 < trie <= len(charsmap):
+            raise ValueError("its table of characters is cut short")
+        return max(map(len, charsmap[trie:].decode().split("\0")), default=1) or 1
+    return _GROWTH.get(str(kind), 1)
+
+
+def _added(step: Mapping[str, Any]) -> int:
+    """Return how many tokens a template puts around a text, or a pair of texts."""
+    if step.get("type") != "TemplateProcessing":
+        return 0
+    length = {name: len(token["ids"]) for name, token in step["special_tokens"].items()}
+    return max(
+        sum(length[piece["SpecialToken"]["id"]] for piece in step[form] if "SpecialToken" in piece)
+        for form in ("single", "pair")
+    )
 
 
 def require_weights(plan: Any, source: str) -> None:

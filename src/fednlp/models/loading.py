@@ -8,13 +8,14 @@ import logging
 import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from fednlp.disk import read_whole
 from fednlp.errors import FednlpError, ModelError
 from fednlp.formatting.safe_text import clean
-from fednlp.models.folder_bounds import folder_config, within_bounds, without_hub
+from fednlp.models.folder_bounds import LONGEST_CONFIG, folder_config, within_bounds, without_hub
 from fednlp.models.registry import ALL_NAMES, LSTM
 
 _DRAWING = ("uniform_", "normal_", "kaiming_uniform_")
@@ -189,6 +190,40 @@ def refuse_unusable(model: Any, source: str) -> None:
         )
 
 
+@contextmanager
+def tokenizer_panics(source: str) -> Iterator[None]:
+    """Replace a panic of the tokenizers library, which Python does not take for an error, by one.
+
+    Raises:
+        ModelError: The block panicked.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        first = next(iter(str(error).splitlines()), "")
+        raise ModelError(
+            f"the tokenizer in {source} fails ({first:.200}): copy tokenizer.json from the model again"
+        ) from None
+
+
+def guarded(tokenizer: Any, source: str) -> Any:
+    """Return a tokenizer whose panics are errors, under its own name: it is saved as it was."""
+    kind = type(tokenizer)
+
+    def guard(name: str) -> Any:
+        def call(self: Any, *args: Any, **options: Any) -> Any:
+            with tokenizer_panics(source):
+                return getattr(super(made, self), name)(*args, **options)
+
+        return call
+
+    made: Any = type(kind.__name__, (kind,), {name: guard(name) for name in ("__call__", "decode")})
+    tokenizer.__class__ = made
+    return tokenizer
+
+
 def silence_transformers() -> None:
     """Keep transformers' own banners, bars and reports off the screen."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
@@ -203,9 +238,9 @@ def silence_transformers() -> None:
 
 def _register_lstm(source: str) -> None:
     """Register the LSTM with transformers if the source is one; other models do not need the import."""
-    config = Path(source) / "config.json"
-    if config.is_file() and LSTM in config.read_text(encoding="utf-8", errors="replace"):
-        importlib.import_module("fednlp.models.lstm")
+    with suppress(OSError):  # there is none, or it is refused when its bounds are checked
+        if LSTM.encode() in read_whole(Path(source) / "config.json", LONGEST_CONFIG):
+            importlib.import_module("fednlp.models.lstm")
 
 
 @contextmanager
@@ -219,7 +254,7 @@ def explain_load_errors(source: str) -> Iterator[None]:
     try:
         _refuse_placeholders(Path(source))
         _register_lstm(source)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), tokenizer_panics(source):
             warnings.simplefilter("ignore")
             yield
     except FednlpError:

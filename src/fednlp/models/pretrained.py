@@ -12,11 +12,12 @@ from fednlp.clock import IMPORTS, timed
 from fednlp.disk import writing_tensors
 from fednlp.errors import ModelError
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
-from fednlp.models.folder_bounds import require_weights
+from fednlp.models.folder_bounds import require_tokenizer, require_weights
 from fednlp.models.label_head import fit_outputs
 from fednlp.models.loading import (
     empty_model,
     explain_load_errors,
+    guarded,
     load_pretrained,
     refuse_unusable,
     silence_transformers,
@@ -52,7 +53,8 @@ def load_tokenizer(source: str) -> Any:
         with timed(IMPORTS):
             from transformers import AutoTokenizer
 
-        tokenizer = load_pretrained(AutoTokenizer, source)
+        require_tokenizer(source)
+        tokenizer = guarded(load_pretrained(AutoTokenizer, source), source)
         if not tokenizer.is_fast:
             raise ValueError("its tokenizer has no fast version (tokenizer.json)")
         if len(tokenizer) <= len(tokenizer.all_special_tokens):

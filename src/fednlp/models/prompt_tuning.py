@@ -14,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fednlp.disk import read_whole
 from fednlp.errors import MissingDependency, ModelError, install_command
-from fednlp.models.folder_bounds import without_hub
+from fednlp.models.folder_bounds import LONGEST_CONFIG, without_hub
 from fednlp.models.settings import position_limit
 
 _READ_BY_POSITION = ("TOKEN_CLS", "QUESTION_ANS", "CAUSAL_LM")
@@ -165,7 +166,7 @@ def with_saved_prompt(model: nn.Module, folder: Path) -> nn.Module:
     adapter = folder / "adapter"
     path = adapter / "adapter_config.json"
     try:
-        saved = json.loads(path.read_text(encoding="utf-8"))
+        saved = json.loads(read_whole(path, LONGEST_CONFIG))
         method, kind = saved["peft_type"], saved["task_type"]
         number = int(saved["num_virtual_tokens"]) if method == _PROMPT else 0
         numbers = (

@@ -14,11 +14,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.disk import regular
+from fednlp.disk import read_whole
 from fednlp.errors import PartitionError
 from fednlp.formatting.units import plural
 
 CLIENT_COLUMN = "client"
+_LARGEST = 256 << 20
+"""Bytes of a file at most: a share of each of 100 labels for 100,000 clients has some 100 MB."""
 _SHIPPED = Path(__file__).parent.parent / "experiments" / "proportions"
 # Published tables are rounded: FedSplitBERT's Table II has a row of 51 % and 48 %.
 _ROUNDING = 0.02
@@ -63,7 +65,7 @@ def read_proportions(path: str | PathLike[str]) -> Proportions:
     """
     source = _shipped(Path(path))
     try:
-        text = regular(source).read_bytes().decode("utf-8-sig")
+        text = read_whole(source, _LARGEST).decode("utf-8-sig")
     except FileNotFoundError:
         raise PartitionError(f"there is no file of proportions {source}: {_nearest(source)}") from None
     except UnicodeDecodeError as error:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_toml
+from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_lines, read_toml
 from fednlp.checked_json.shapes import Round
 from fednlp.config.sections import BASELINES
 from fednlp.config.tables import lookup
@@ -260,7 +260,7 @@ def read_file(path: Path) -> dict[str, Any] | None:
 
 
 def _read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
-    lines = path.read_bytes().splitlines() if path.is_file() else []
+    lines = read_lines(path).splitlines()
     rounds: dict[int, dict[str, Any]] = {}
     for number, line in enumerate(lines, start=1):
         try:
@@ -277,7 +277,7 @@ def _read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def _read_clients(path: Path) -> ClientTable:
-    text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
+    text = read_lines(path).decode("utf-8", "replace")
     # A row without its line end is still being written.
     reader = csv.DictReader(io.StringIO(text[: text.rfind("\n") + 1], newline=""))
     metric = next((name for name in reader.fieldnames or () if name not in _CLIENT_COLUMNS), "")

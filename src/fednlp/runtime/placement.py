@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import yaml
-from pydantic import NonNegativeInt, TypeAdapter, ValidationError
+from pydantic import NonNegativeInt, TypeAdapter
 
+from fednlp.disk import read_whole
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 
@@ -21,6 +22,8 @@ WORKER = "FEDNLP_WORKER"
 """The variable in which a worker process is told its number on its machine."""
 _LOCAL_RANKS = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 """What launchers tell a process; ``mpirun`` within a job of Slurm comes before Slurm's own."""
+_LONGEST = 1 << 20
+"""Bytes of a file of machines at most."""
 _MAPPING = TypeAdapter(dict[str, list[NonNegativeInt]])
 _MAPPINGS = TypeAdapter(dict[str, dict[str, list[NonNegativeInt]]])
 
@@ -125,7 +128,7 @@ def _read(path: Path, host: str) -> dict[str, list[int]]:
         ConfigError: The file cannot be read, or several of its mappings name this machine.
     """
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = read_whole(path, _LONGEST).decode("utf-8-sig")
         if path.suffix.lower() not in (".yaml", ".yml"):
             return _MAPPING.validate_python(tomllib.loads(text), strict=True)
         document = yaml.safe_load(text)
@@ -136,7 +139,9 @@ def _read(path: Path, host: str) -> dict[str, list[int]]:
         raise ConfigError(f"runtime.gpu_mapping: there is no file {path}") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{path} is not valid TOML: {error}; each machine has one line") from None
-    except (OSError, UnicodeDecodeError, ValidationError, yaml.YAMLError):
+    except OSError as error:
+        raise ConfigError(f"runtime.gpu_mapping: {path} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError, yaml.YAMLError):
         raise ConfigError(
             f"{path} is no mapping of workers to GPUs: say for each machine its name, in quotes, and a number for each "
             'GPU, such as "node1" = [2, 2]'

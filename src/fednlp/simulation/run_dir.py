@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fednlp import config
-from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_toml
+from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_lines, read_toml
 from fednlp.checked_json.shapes import SavedRound
 from fednlp.config import Experiment
 from fednlp.disk import appending, atomic, locked, require_inside, writing, writing_tensors
@@ -199,8 +199,7 @@ class RunDir:
     def round_lines(self, upto: int | None = None) -> list[dict[str, Any]]:
         """Return the lines of rounds.jsonl up to a round; reading stops at a line that was cut short."""
         lines: list[dict[str, Any]] = []
-        path = self.folder / "rounds.jsonl"
-        for text in path.read_bytes().splitlines() if path.is_file() else []:
+        for text in read_lines(self.folder / "rounds.jsonl").splitlines():
             try:
                 line = parse_json(text, SavedRound)
             except ValueError:

@@ -16,7 +16,8 @@ Make = Callable[[Iterable[Located]], Iterator[Located]]
 
 _TAGGED = ("words", "tags", "topic", "file")
 _PAIRED = ("text", "text_pair", "label", "topic", "file")
-_EDGE = re.compile(r"^\W+|\W+$")
+_CORE = re.compile(r"\w(.*\w)?", re.DOTALL)
+"""A word without the marks around it."""
 _MARKS = {",": "COMMA", ";": "COMMA", ":": "COMMA", ".": "PERIOD", "!": "PERIOD", "?": "QUESTION"}
 _LEAD = 2
 
@@ -41,7 +42,8 @@ def punctuated(articles: Iterable[Located]) -> Iterator[Located]:
 
 def _word_and_tag(token: str) -> tuple[str, str]:
     end = token.rstrip("\"')]")[-1:]
-    return _EDGE.sub("", token).lower(), f"B-{_MARKS[end]}" if end in _MARKS else "O"
+    core = _CORE.search(token)
+    return core[0].lower() if core else "", f"B-{_MARKS[end]}" if end in _MARKS else "O"
 
 
 def matched(articles: Iterable[Located]) -> Iterator[Located]:

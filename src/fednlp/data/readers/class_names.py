@@ -2,8 +2,11 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+from fednlp.disk import read_whole
 
 _LARGEST = 16 << 20
 """Bytes of a description of features that are read."""
@@ -20,8 +23,9 @@ def class_names_in(
         columns: Those of the file.
     """
     described = _features(metadata.get(b"huggingface", b""), "info")
-    if not described and beside.is_file() and beside.stat().st_size <= _LARGEST:
-        described = _features(beside.read_bytes(), None)
+    if not described:
+        with suppress(OSError):  # there is none, or none that a person would write
+            described = _features(read_whole(beside, _LARGEST), None)
     found = {column: _names(described.get(column)) for column in columns}
     return {column: names for column, names in found.items() if names}
 

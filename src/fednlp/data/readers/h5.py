@@ -24,6 +24,7 @@ LARGEST = 1 << 30
 _FILTERS = {1, 2, 3, 32000}
 _FLOOR, _RATIO = 1 << 20, 1100
 _AT_ONCE = 1024
+_BYTES_AT_ONCE = 256 << 20
 
 
 @contextmanager
@@ -129,8 +130,11 @@ def texts(dataset: Any, most: int = LARGEST) -> Iterator[str]:
         raise DataError(f"{_at(dataset)} is one value, where there should be a list")
     _check_strings(dataset)
     taken = 0
-    for start in range(0, dataset.shape[0], _AT_ONCE):
-        for value in dataset[start : start + _AT_ONCE]:
+    # All strings may be one and the same in the file, and as long as that: in memory they are not.
+    longest = dataset.file.id.get_filesize() if dataset.dtype.kind == "O" else dataset.dtype.itemsize
+    at_once = min(_AT_ONCE, max(1, _BYTES_AT_ONCE // longest))
+    for start in range(0, dataset.shape[0], at_once):
+        for value in dataset[start : start + at_once]:
             taken += len(value)
             if taken > most:
                 raise DataError(

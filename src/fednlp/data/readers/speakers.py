@@ -87,7 +87,11 @@ def play_text(path: Path) -> Iterator[Row]:
             speaker, speech = first.removesuffix("."), []
             block = block[1:]
         if speaker:  # what is in brackets may go over several lines
-            speech += [line for line in _DIRECTION.sub("", "\n".join(block)).split("\n") if line.strip()]
+            closed, end, rest = "\n".join(block).rpartition(
+                "]"
+            )  # no bracket is looked for in vain, again and again
+            said = _DIRECTION.sub("", closed + end) + rest
+            speech += [line for line in said.split("\n") if line.strip()]
         if len(speech) > MOST_LINES:
             raise DataError(f"{path}: a speech of more than {MOST_LINES:,} lines: is this a play?")
     if speech:
