@@ -163,7 +163,10 @@ class Participant:
             if is_setup(call.id):
                 session.go_on()
             if is_final_model(call.id):
-                self._end(call.id)
+                self._end(
+                    call.id,
+                    "the last round is done" + (", and the final model is here" if call.objects else ""),
+                )
             if name.partition("-")[0] == "train" and body is not None:
                 self._say_trained(int(call.id.partition(".")[0]), begun, size)
 
@@ -179,11 +182,11 @@ class Participant:
             f"{human_bytes(size)}{on}"
         )
 
-    def _end(self, call_id: str) -> None:
-        """End this site's part, which has the final model, also where the server is gone."""
+    def _end(self, call_id: str, why: str) -> None:
+        """End this site's part, whose models are written, also where the server is gone."""
         self._ended = True
         self._wait_until_stored(call_id)
-        self.session.leave("the last round is done, and the final model is here")
+        self.session.leave(why)
 
     def _wait_until_stored(self, call_id: str) -> None:
         """Give an answer time to reach the server, and the server to say that the federation is over."""
