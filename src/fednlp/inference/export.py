@@ -68,7 +68,8 @@ def export(
                 _facts(directory, number, client_name(partition, number)),
             )
             generation = generation_of(trained.task, trained.model)
-            save_model(trained.model, trained.tokenizer, made, card, generation=generation)
+            base = trained.experiment.model.name_or_path
+            save_model(trained.model, trained.tokenizer, made, card, generation=generation, base=base)
     return Path(out)
 
 
