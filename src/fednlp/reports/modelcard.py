@@ -10,6 +10,7 @@ from fednlp.config.tables import lookup
 from fednlp.disk import expanded
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import (
+    HIDDEN,
     capital,
     human_bytes,
     human_number,
@@ -25,6 +26,7 @@ from fednlp.reports.describe import (
     describe_partition,
     environment_facts,
     format_count,
+    told_count,
     with_noun,
 )
 from fednlp.reports.groups import algorithm_title
@@ -110,7 +112,8 @@ def _whose(config: Values, client: Values) -> str:
 
 def _client_rows(client: Values) -> list[tuple[str, str]]:
     sizes = (("train_examples", "Its training examples"), ("test_examples", "Its test examples"))
-    return [(heading, format_count(int(client[key]))) for key, heading in sizes if client.get(key)]
+    counts = ((heading, client[key]) for key, heading in sizes if client.get(key))
+    return [(heading, count if count == HIDDEN else format_count(int(count))) for heading, count in counts]
 
 
 def _client_results(name: str, scores: Values, client: Values) -> str:
@@ -119,9 +122,12 @@ def _client_results(name: str, scores: Values, client: Values) -> str:
     rows = [
         (f"Its own test set, {metric_title(key)}", metric_value(key, value)) for key, value in scores.items()
     ]
-    return markdown_table(
-        [f"{escape(name)}, {client.get('test_examples', 'unknown')} test examples", ""], rows
-    )
+    return markdown_table([f"{escape(name)}, {_number_of_tests(client)}", ""], rows)
+
+
+def _number_of_tests(client: Values) -> str:
+    number = client.get("test_examples", "unknown")
+    return f"number of test examples {number}" if number in ("unknown", HIDDEN) else f"{number} test examples"
 
 
 def _client_limits(summary: Values, config: Values) -> Iterator[str]:
@@ -172,7 +178,7 @@ def _data_rows(summary: Values, config: Values) -> list[tuple[str, str]]:
     return [
         ("Data set", clean(data_name(summary, config))),
         ("Source", clean(_without_folders(data.get("source", "unknown"), config))),
-        *((heading, format_count(data.get(key))) for key, heading in _COUNTS if key in data),
+        *((heading, told_count(data, key)) for key, heading in _COUNTS if key in data),
     ]
 
 
@@ -312,11 +318,11 @@ def _whose_clients(summary: Values, config: Values) -> str:
         return "The clients were simulated."
     if kind == "rehearsed sites":
         return f"The {clients} were processes of one machine, a rehearsal of a federation."
-    told = format_count(lookup(summary, "data.train"))
+    told = told_count(summary.get("data") or {}, "train")
     return (
         f"The {clients} were real sites. Each trained on its own machine, on texts that did not leave it: who trained "
-        f"this model has not seen them. The sites told of {told} training examples; one that does not tell its number "
-        "counts for one, and no site's texts or tests were checked by anybody else."
+        f"this model has not seen them. The training examples of which the sites told: {told}. No site's texts or "
+        "tests were checked by anybody else."
     )
 
 

@@ -17,7 +17,7 @@ from fednlp.config.sections import BASELINES
 from fednlp.config.tables import lookup
 from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
-from fednlp.formatting.units import plural
+from fednlp.formatting.units import HIDDEN, plural
 
 COUNTS = frozenset({"clients", "examples", "bytes"})
 """Entries of an evaluation that are counts, and no scores."""
@@ -29,6 +29,7 @@ class ClientTable:
     """The clients after the last evaluation, one position each; a score that was not measured is NaN.
 
     Scores are those of the model that the client would use, fine-tuned scores those after its own fine-tuning steps.
+    Numbers of examples that a site does not tell are -1.
     """
 
     ids: NDArray[np.int64]
@@ -276,6 +277,18 @@ def _read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
     return tuple(rounds[number] for number in sorted(rounds))
 
 
+def count_of(text: str) -> int:
+    """Return a number of examples.
+
+    Raises:
+        ValueError: It is none.
+    """
+    count = int(text)
+    if not 0 <= count < 2**63:
+        raise ValueError("a number out of range")
+    return count
+
+
 def _read_clients(path: Path) -> ClientTable:
     text = path.read_bytes().decode("utf-8", "replace") if path.is_file() else ""
     # A row without its line end is still being written.
@@ -284,8 +297,9 @@ def _read_clients(path: Path) -> ClientTable:
     rows = []
     try:
         for row in reader:
-            counts = int(row["client"]), int(row["train_examples"]), int(row["test_examples"])
-            if not all(0 <= count < 2**63 for count in counts):
+            sizes = (row[key] for key in ("train_examples", "test_examples"))
+            counts = int(row["client"]), *(-1 if size == HIDDEN else count_of(size) for size in sizes)
+            if not 0 <= counts[0] < 2**63:
                 raise ValueError("a number out of range")
             own, finetuned = (float(row.get(key) or "nan") for key in (metric, f"{metric}_finetuned"))
             rows.append((*counts, text_of_csv(row["name"] or ""), own, finetuned))

@@ -11,7 +11,7 @@ from fednlp.config.tables import lookup
 from fednlp.data.profiling.statistics import Spread, columns_text, scripts_text
 from fednlp.errors import PartitionError, RunError
 from fednlp.partition import Partition
-from fednlp.reports.describe import describe_partition, format_count
+from fednlp.reports.describe import describe_partition, format_count, told_count
 from fednlp.reports.document import Block, Grid, KeyValues, Picture
 from fednlp.reports.groups import settings, without_seeds
 from fednlp.reports.read import Run, read_file, read_labels
@@ -37,7 +37,7 @@ def one_of(things: Iterable[Any], describe: Callable[[Any], Any]) -> str:
 
 def _summary(runs: Sequence[Run]) -> list[tuple[str, str]]:
     def count(key: str) -> str:
-        return one_of(runs, lambda run: format_count(data_fact(run, key)))
+        return one_of(runs, lambda run: told_count(data_facts(run), key))
 
     return [
         (
@@ -79,9 +79,13 @@ def _spread(numbers: Mapping[str, int] | None) -> str:
 
 
 def data_fact(run: Run, key: str) -> Any:
+    """Return one of the things that a run knows of its data."""
+    return data_facts(run).get(key)
+
+
+def data_facts(run: Run) -> Mapping[str, Any]:
     """Return what a run knows of its data."""
-    known = (run.summary or {}).get("data") or run.environment.get("data") or {}
-    return known.get(key)
+    return (run.summary or {}).get("data") or run.environment.get("data") or {}
 
 
 def other_texts(runs: Sequence[Run]) -> list[str]:
