@@ -34,7 +34,7 @@ def let_go(
         members: Returns who there is.
         log: Told who has the final model, who is awaited, and how to end who does not hear of the end.
         seconds: How long it stays at most while nothing goes to those who are awaited.
-        what: The model that a site has by its last call.
+        what: The model that a site gets by its last call; empty where the server keeps it.
         now: The clock.
         sleep: Waits for so many seconds.
 
@@ -93,8 +93,10 @@ def _taken(hub: Hub, site: Member, what: str, log: Log) -> bool | None:
     reply = None if call_id is None else hub.reply(call_id)
     if reply is None:
         return None
-    outcome = f"has {what}" if reply.error is None else f"does not have {what}: {reply.error}"
-    log(f"{site.name} {outcome}")
+    has, lacks = (
+        (f"has {what}", f"has no {what.removeprefix('the ')}") if what else ("is done", "is not done")
+    )
+    log(f"{site.name} {has}" if reply.error is None else f"{site.name} {lacks}: {reply.error}")
     return reply.error is None
 
 
@@ -102,7 +104,7 @@ def _wanted(hub: Hub, missing: list[Member], what: str) -> str | None:
     """Return what sites that are awaited are asked for; None where they are only to hear of the end."""
     calls = [hub.last_call(one.client) for one in missing]
     asked = any(call_id is not None and hub.reply(call_id) is None for call_id in calls)
-    return f"take {what}" if asked else None
+    return (f"take {what}" if what else "end its part") if asked else None
 
 
 def _names(sites: list[Member]) -> str:

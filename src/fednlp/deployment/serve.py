@@ -133,7 +133,7 @@ def serve(
             finally:
                 try:
                     if hub.ended is not None:  # else the sites wait for this server to come back
-                        what = "the final model" if experiment.rounds.send_model else "its own model, if any"
+                        what = "the final model" if experiment.rounds.send_model else ""
                         let_go(hub, admission.register.sites, callback.log, what=what)
                 finally:
                     running.stop()

@@ -1,13 +1,11 @@
 """The model card of a trained model: what it is, what it was trained on and how, what to expect."""
 
 import math
-import re
 from collections.abc import Iterator
-from itertools import chain
 
 from fednlp.config.sections import BASELINES, SITES
 from fednlp.config.tables import lookup
-from fednlp.disk import expanded
+from fednlp.formatting.places import data_source
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import (
     HIDDEN,
@@ -177,25 +175,11 @@ def _data_rows(summary: Values, config: Values) -> list[tuple[str, str]]:
     data = summary.get("data") or {}
     return [
         ("Data set", clean(data_name(summary, config))),
-        ("Source", clean(_without_folders(data.get("source", "unknown"), config))),
+        ("Source", clean(data_source(data.get("source", "unknown"), config))),
         *((heading, told_count(data, key)) for key, heading in _COUNTS if key in data),
     ]
 
 
-def _without_folders(source: str, config: Values) -> str:
-    """Return where data are from with the bare names of files: folders are those of the machine that trained.
-
-    >>> _without_folders("/home/A B/x.csv and /tmp/y.csv", {"data": {"path": "/home/A B/x.csv"}})
-    'x.csv and y.csv'
-    """
-    given = (lookup(config, f"data.{key}") or () for key in ("path", "test_path"))
-    for path in chain.from_iterable([one] if isinstance(one, str) else one for one in given):
-        above = str(expanded(path).parent.absolute())
-        source = source.replace(f"{above}/", "")
-    return _FOLDERS.sub("", source)
-
-
-_FOLDERS = re.compile(r"(?<!\S)[~/]\S*/")
 _COUNTS = (("train", "Training examples"), ("test", "Test examples"), ("labels", "Labels"))
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fednlp.data import TextData
+from fednlp.formatting.places import data_source
 from fednlp.partition import Partition
 from fednlp.processor import processor
 from fednlp.simulation.components import RunComponents
@@ -36,7 +37,7 @@ def write_facts(
     data = components.data
     facts = {
         "name": data.name,
-        "source": data.source,
+        "source": data_source(data.source, directory.experiment().model_dump()),
         "fingerprint": data.fingerprint,
         **({"content": data.content} if data.content else {}),
         **example_counts(data, partition),

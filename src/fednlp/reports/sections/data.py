@@ -10,6 +10,7 @@ import numpy as np
 from fednlp.config.tables import lookup
 from fednlp.data.profiling.statistics import Spread, columns_text, scripts_text
 from fednlp.errors import PartitionError, RunError
+from fednlp.formatting.places import data_source, named
 from fednlp.partition import Partition
 from fednlp.reports.describe import describe_partition, format_count, told_count
 from fednlp.reports.document import Block, Grid, KeyValues, Picture
@@ -46,15 +47,20 @@ def _summary(runs: Sequence[Run]) -> list[tuple[str, str]]:
         ),
         (
             "Source",
-            one_of(runs, lambda run: data_fact(run, "source") or run.setting("data.path") or "unknown"),
+            one_of(runs, lambda run: data_source(_source(run), run.config)),
         ),
         ("Training examples", count("train")),
         ("Test examples", count("test")),
         ("Task", one_of(runs, lambda run: data_fact(run, "task") or "text-classification")),
         ("Labels", count("labels")),
-        ("Model", one_of(runs, lambda run: run.setting("model.name_or_path", "unknown"))),
+        ("Model", one_of(runs, lambda run: named(run.setting("model.name_or_path", "unknown")))),
         ("Parameters", one_of(runs, lambda run: format_count((run.summary or {}).get("parameters")))),
     ]
+
+
+def _source(run: Run) -> str:
+    known = data_fact(run, "source") or run.setting("data.path") or "unknown"
+    return known if isinstance(known, str) else " and ".join(known)
 
 
 def _reading(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
