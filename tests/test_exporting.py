@@ -216,6 +216,18 @@ def test_a_client_that_is_not_there(client: str | None, said: str, named: RunDir
     assert not list(tmp_path.iterdir())
 
 
+def test_what_is_a_sites_own_lies_at_the_site(named: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(named.folder, tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    made = run.experiment()
+    labels = run.read_json("labels.json")["labels"]
+    data = made.data.model_copy(update={"name": "sites", "path": None, "labels": labels})
+    run.write_experiment(made.model_copy(update={"data": data}))
+    for client in (None, "Nord"):
+        with pytest.raises(RunError, match="are sites, and what is their own lies there"):
+            fednlp.export(run.folder, tmp_path / "out", client)
+
+
 def test_names_come_before_numbers() -> None:
     partition = from_owners(np.arange(3), np.arange(3), 3)
     named = type(partition)(**{**vars(partition), "client_names": ("2", "1", "0")})

@@ -47,7 +47,7 @@ def model_card(summary: Values, config: Values, environment: Values) -> str:
         front_matter(summary, config, metrics, "", not incomplete),
         f"# {_title(summary, config)}\n",
         _intro(summary, config),
-        f"## Use\n\n{_EXPORT if incomplete else fence(use(summary, config), 'python')}",
+        f"## Use\n\n{_export(config) if incomplete else fence(use(summary, config), 'python')}",
         f"## Data\n\n{_data(summary, config)}",
         f"## Partition\n\n{escape(_sentence(describe_partition(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
@@ -87,11 +87,18 @@ def client_card(summary: Values, config: Values, environment: Values, client: Va
     return "\n".join(sections)
 
 
-_EXPORT = (
-    "These are the shared weights alone. The layers that clients keep to themselves hold the values that they began "
-    "with, so this model makes no useful predictions. Write a client's whole model with:\n\n"
-    + fence("fednlp export RUN --client NAME --out FOLDER", "sh")
-)
+def _export(config: Values) -> str:
+    """Return how a whole model is had where this one is a part."""
+    at_sites = lookup(config, "data.name") == SITES
+    whose, command = (
+        ("site's whole model, at the site,", "fednlp export FEDERATION --own --out FOLDER")
+        if at_sites
+        else ("client's whole model", "fednlp export RUN --client NAME --out FOLDER")
+    )
+    return (
+        "These are the shared weights alone. The layers that clients keep to themselves hold the values that they "
+        f"began with, so this model makes no useful predictions. Write a {whose} with:\n\n{fence(command, 'sh')}"
+    )
 
 
 def _title(summary: Values, config: Values) -> str:
@@ -259,7 +266,10 @@ def _own_tensors(summary: Values, config: Values) -> Iterator[str]:
             "The clients kept tensors that they did not send, so that each has a model of its own; this is the "
             "server's."
         )
-    yield "A client's own model is written from the run directory: fednlp export RUN --client NAME --out FOLDER."
+    if lookup(config, "data.name") == SITES:
+        yield "A site's own model is written at the site: fednlp export FEDERATION --own --out FOLDER."
+    else:
+        yield "A client's own model is written from the run directory: fednlp export RUN --client NAME --out FOLDER."
 
 
 def _limits(summary: Values, config: Values) -> Iterator[str]:

@@ -278,7 +278,7 @@ def _read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
 
 
 def count_of(text: str) -> int:
-    """Return a number of examples.
+    """Return a number of examples, or of a client.
 
     Raises:
         ValueError: It is none.
@@ -297,14 +297,16 @@ def _read_clients(path: Path) -> ClientTable:
     rows = []
     try:
         for row in reader:
-            sizes = (row[key] for key in ("train_examples", "test_examples"))
-            counts = int(row["client"]), *(-1 if size == HIDDEN else count_of(size) for size in sizes)
-            if not 0 <= counts[0] < 2**63:
-                raise ValueError("a number out of range")
+            train, test = (
+                -1 if size == HIDDEN else count_of(size)
+                for size in (row["train_examples"], row["test_examples"])
+            )
             own, finetuned = (float(row.get(key) or "nan") for key in (metric, f"{metric}_finetuned"))
-            rows.append((*counts, text_of_csv(row["name"] or ""), own, finetuned))
+            rows.append(
+                (count_of(row["client"]), train, test, text_of_csv(row["name"] or ""), own, finetuned)
+            )
     except (KeyError, IndexError, ValueError, TypeError, csv.Error) as error:
         raise RunError(f"{path}:{reader.line_num} is damaged ({error}); run the experiment again") from error
-    ids, train, test = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
+    ids, trains, tests = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
     scores, finetuned_scores = (np.array([row[i] for row in rows], dtype=np.float64) for i in (4, 5))
-    return ClientTable(ids, tuple(row[3] for row in rows), train, test, scores, finetuned_scores)
+    return ClientTable(ids, tuple(row[3] for row in rows), trains, tests, scores, finetuned_scores)
