@@ -133,6 +133,26 @@ def test_an_exported_client_has_its_own_score(
                 assert str(place).encode() not in path.read_bytes(), path
 
 
+def test_adapters_of_a_client_name_the_base_of_the_run(
+    made: Callable[[str], RunDir], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The folder from which a checkpoint was loaded, a snapshot of the hub for example, is no name."""
+    run, named = made("own adapters"), RunDir.experiment
+
+    def of_the_hub(run: RunDir) -> Experiment:
+        read = named(run)
+        return read.model_copy(update={"model": read.model.model_copy(update={"name_or_path": "owner/base"})})
+
+    client = next(row["client"] for row in table(run.folder / "clients.csv") if row["accuracy"])
+    source = run.experiment().model.name_or_path
+    monkeypatch.setattr(RunDir, "experiment", of_the_hub)
+    monkeypatch.setattr("fednlp.inference.model.trained_source", lambda experiment: source)
+    folder = fednlp.export(run.folder, tmp_path / "out", client)
+    config = json.loads((folder / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == "owner/base"
+    assert 'base_model: "owner/base"' in (folder / "README.md").read_text()
+
+
 def test_a_client_that_trained_on_is_another_model(made: Callable[[str], RunDir], tmp_path: Path) -> None:
     one, other = (evaluate_run(made("shared").folder, client=str(c)).metrics for c in (0, 1))
     assert one != other != evaluate_run(made("shared").folder).metrics
@@ -194,6 +214,18 @@ def test_a_client_that_is_not_there(client: str | None, said: str, named: RunDir
         fednlp.export(named.folder, tmp_path / "out", client)
     assert said in str(caught.value)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_is_a_sites_own_lies_at_the_site(named: RunDir, tmp_path: Path) -> None:
+    shutil.copytree(named.folder, tmp_path / "run")
+    run = RunDir(tmp_path / "run")
+    made = run.experiment()
+    labels = run.read_json("labels.json")["labels"]
+    data = made.data.model_copy(update={"name": "sites", "path": None, "labels": labels})
+    run.write_experiment(made.model_copy(update={"data": data}))
+    for client in (None, "Nord"):
+        with pytest.raises(RunError, match="are sites, and what is their own lies there"):
+            fednlp.export(run.folder, tmp_path / "out", client)
 
 
 def test_names_come_before_numbers() -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -336,6 +337,36 @@ def test_labels_that_are_probably_none_or_another_are_said_with_what_mends_them(
     assert "near-labels" not in {
         issue.kind for issue in profile(load_data(path=tmp_path / "a.csv")).issues
     } - {kind}
+
+
+@pytest.mark.parametrize(
+    ("counts", "said"),
+    [
+        ({"Pädiatri": 26, "Pädiatrie": 30, "Chirurgie": 9}, None),
+        ({"Station C": 1, "Station A": 20, "Station B": 30}, None),
+        ({"Pädiatri": 1, "Paediatrie": 20, "Pädiatrie": 30}, None),
+        (
+            {"Pädiatr": 1, "Pädiatri": 6, "Pädiatrie": 30, "HNO": 1},
+            '{ "Pädiatr" = "Pädiatrie", "Pädiatri" = "Pädiatrie" }',
+        ),
+        (
+            {f"Abteilung {letter}x": 1 for letter in "abcdefghijkl"} | {"Abteilung": 60},
+            " and so on, 12 in all",
+        ),
+    ],
+)
+def test_only_a_rare_label_is_proposed_for_the_one_that_it_is_nearest_to(
+    counts: dict[str, int], said: str | None, tmp_path: Path
+) -> None:
+    rows = [name for name, count in counts.items() for _ in range(count)]
+    text = "text,label\n" + "".join(f"t {n},{name}\n" for n, name in enumerate(rows))
+    (tmp_path / "a.csv").write_text(text)
+    issues = {issue.kind: issue for issue in profile(load_data(path=tmp_path / "a.csv")).issues}
+    assert ("near-labels" in issues) == (said is not None)
+    if said is not None:
+        remedy = issues["near-labels"].remedy
+        assert said in remedy
+        tomllib.loads(remedy[remedy.index("data.labels_map") : remedy.index(" }") + 2])
 
 
 def test_silos_are_listed_with_their_labels_and_what_was_left_out(tmp_path: Path) -> None:

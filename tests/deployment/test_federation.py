@@ -19,6 +19,7 @@ from fednlp.config import Experiment
 from fednlp.deployment import rooms as server_rooms
 from fednlp.deployment.federation import FOLDER, Federation
 from fednlp.deployment.goodbye import let_go
+from fednlp.deployment.homes import models_here, used_folder
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.participate import Participant
@@ -40,7 +41,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "fedadam": {"algorithm": {"name": "fedadam"}},
     "scaffold": {"algorithm": {"name": "scaffold"}, "client.optimizer": "sgd"},
     "fednova": {"algorithm": {"name": "fednova"}, "client.optimizer": "sgd"},
-    "ditto": {"algorithm": {"name": "ditto"}},
+    "ditto": {"algorithm": {"name": "ditto"}, "rounds.send_model": False},
     "8 bits": {"exchange.up": ["int8"], "exchange.down": ["bfloat16"], "exchange.error_feedback": True},
     "pull": {"pull": {"rule": "high", "share": 0.4}},
     "lora": {"model.peft": {"method": "lora", "r": 2}},
@@ -175,8 +176,13 @@ def test_a_deployment_is_the_simulation(
 
 
 def _has_models(site: Path, client: int, simulated: RunDir, deployed: RunDir) -> None:
-    """Check that a site has the server's model, file by file, and its own where the simulation's client has one."""
-    assert _files(site / "model") == _files(deployed.model)
+    """Check that a site has the server's model, file by file, unless the server keeps it; and its own as simulated."""
+    if deployed.experiment().rounds.send_model:
+        assert _files(site / "model") == _files(deployed.model)
+    elif (site / "own").exists():
+        with pytest.raises(RunError, match=r"the server keeps the final one.*say --own"):
+            open_trained(used_folder(site), device="cpu")
+        assert models_here(site)[0] == f"this site's own model: {site / 'own'}"
     try:
         own = open_trained(simulated.folder, client, device="cpu")
     except RunError:

@@ -17,6 +17,7 @@ from fednlp.deployment.final_model import (
     FinalModels,
     final_vector,
     forget_models,
+    own_weights,
     read_final_model,
 )
 from fednlp.deployment.goodbye import let_go
@@ -34,6 +35,7 @@ from fednlp.deployment.site_worker import START
 from fednlp.errors import RunError
 from fednlp.federated.message import message_pieces
 from fednlp.federated.params import Layout
+from fednlp.training.client_record import ClientInit
 
 from .ends import drain, greeting, welcome
 from .test_federation import Member, quiet
@@ -70,6 +72,7 @@ def site(folder: Path, policy: dict[str, Any], send_model: bool = True, most_dow
         ({"limits": {"download_mb": 4.9}}, True, MODEL, "limits.download_mb = 4.9"),
         ({"allow": {"final_model": False}}, True, MODEL, "allow.final_model = false"),
         ({}, False, MODEL, "rounds.send_model = false"),
+        ({}, False, {}, None),
         ({}, True, {"model": ObjectRef("0" * 64, 5_000_001)}, "the experiment has 5 MB sent to a site"),
         ({}, True, {"model": ObjectRef("0" * 64, 1 << 40)}, "the experiment has 5 MB sent to a site"),
         ({}, True, {}, "something else"),
@@ -136,6 +139,27 @@ def test_a_file_that_is_no_final_model_is_not_kept(content: bytes, tmp_path: Pat
     assert final_vector(Published(), worker, {"model": good}).tolist() == [0, 1, 2, 3, 4]
     with pytest.raises(RunError):
         final_vector(Published(), worker, {"model": bad})
+
+
+@pytest.mark.parametrize(
+    ("personal", "record", "own"),
+    [("own", {"own": torch.ones(2)}, [1, 1]), (None, {"head": torch.ones(2)}, None), ("own", {}, None)],
+)
+def test_a_site_has_its_own_model_without_the_final_one_where_it_lies_there_whole(
+    personal: str | None, record: dict[str, torch.Tensor], own: list[float] | None, tmp_path: Path
+) -> None:
+    init = ClientInit(method=record)
+    trainer = SimpleNamespace(record=lambda client, counted: record, init=lambda *given: init)
+    algorithm = SimpleNamespace(personal_model=personal)
+    worker = SimpleNamespace(trainer=trainer, algorithm=algorithm, personalised=True)
+    work: Any = SimpleNamespace(worker=worker, own=SimpleNamespace(client=0))
+    lines: list[str] = []
+    found = own_weights(tmp_path, work, 1, None, lines.append)
+    assert (None if found is None else found.shared.tolist()) == own
+    said = (
+        "this site's own model is a part of the final one, which the server keeps: there is no own model here"
+    )
+    assert lines == ([said] if record and own is None else [])
 
 
 def test_models_of_another_run_go_when_one_begins(tmp_path: Path) -> None:
@@ -221,7 +245,8 @@ def test_who_has_the_model_is_not_waited_for_when_the_server_comes_back(tmp_path
         session.receive(pack(Reply(f"9.{client}.model", answer, error=error)))
     hub.close()
     again = Hub(tmp_path, "run")
-    directory: Any = SimpleNamespace(experiment=lambda: SimpleNamespace(num_rounds=6))
+    made = parse({"data": {"name": "sites", "labels": ["a", "b"]}, "num_rounds": 6})
+    directory: Any = SimpleNamespace(experiment=lambda: made)
     calls = FinalModels(directory, again, lambda: members, {}).calls()
     assert calls == {0: "9.0.model", 1: "9.1.model-2", 2: "9.2.model", 3: "9.3.model"}
     for client in (1, 2):

@@ -25,6 +25,7 @@ from fednlp.errors import RunError
 from fednlp.federated.cohort import Cohort, Population, uniform_cohort
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.configured_algorithm import build_algorithm
+from fednlp.simulation.facts import example_counts
 from fednlp.simulation.run_dir import RunDir
 
 from .machines import _GUARDED, Killed, Machines, Process
@@ -129,7 +130,7 @@ def opened(folder: Path, members: list[Member], fixed: str | None = None, log: A
 
 def test_sites_take_part_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     """One that was removed keeps its place, one that has not joined holds up those after it."""
-    first = {0: Ready(train=3, test=0), 1: Ready(train=4, test=2)}
+    first = {0: Ready(train=3, test=0, hidden=["test"]), 1: Ready(train=4, test=2)}
     sites_partition(first, ["a", "b"]).save(tmp_path / "partition.npz")
     members = [Member(name, number) for number, name in enumerate("abcde")]
     members[3].state = "invited"
@@ -147,6 +148,10 @@ def test_sites_take_part_in_the_order_of_their_numbers(tmp_path: Path) -> None:
         again.settle(6)
     assert np.diff(again.partition.train_offsets).tolist() == [3, 4, 7, 1, 9]
     assert again.partition.client_names == ("a", "b", "c", "d", "e")
+    assert [again.partition.hidden_of(client) for client in (0, 1, 3)] == [["test"], [], ["train", "test"]]
+    nothing: Any = SimpleNamespace(train_numbers=(), test_numbers=())
+    counts = {"train": 23, "test": 4, "not_told": {"train": 1, "test": 2}}
+    assert example_counts(nothing, again.partition) == counts
 
 
 def test_a_site_that_cannot_take_part_is_told_of_once(tmp_path: Path) -> None:

@@ -94,9 +94,9 @@ def test_a_site_by_default_tells_its_numbers(ask: Ask) -> None:
 @pytest.mark.parametrize(
     ("allow", "answer"),
     [
-        ({"tell_size": False}, {"train": 1, "test": 0}),
-        ({"tell_scores": False}, {"train": 150, "test": 0}),
-        ({"tell_size": False, "tell_scores": False}, {"train": 1, "test": 0}),
+        ({"tell_size": False}, {"train": 1, "test": 0, "hidden": ["train", "test"]}),
+        ({"tell_scores": False}, {"train": 150, "test": 0, "hidden": ["test"]}),
+        ({"tell_size": False, "tell_scores": False}, {"train": 1, "test": 0, "hidden": ["train", "test"]}),
     ],
 )
 def test_what_it_does_not_tell(ask: Ask, allow: dict[str, Any], answer: dict[str, int]) -> None:

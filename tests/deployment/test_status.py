@@ -340,6 +340,8 @@ def test_a_run_that_has_ended_and_one_that_never_began(run: Path) -> None:
     (run / "summary.json").write_text(json.dumps({"finished": True}))
     ended = Overview(run)
     assert (ended.phase, ended.server, ended.ended) == ("finished", "the federation has ended", True)
+    if ended.status is not None and not ended.alive:
+        assert not any(site.doing or site.state == "working" for site in ended.status.sites)
     (run / "summary.json").unlink()
     (run / FOLDER / "status.json").unlink()
     assert Overview(run).server == "no server has started yet"

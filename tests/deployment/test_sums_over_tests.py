@@ -149,7 +149,7 @@ def test_what_a_policy_lets_into_sums(experiment: Make) -> None:
     assert [tells_sums(quiet, one) for one in (plain, secure, none)] == [False, True, False]
     assert [tells_sums(silent, one) for one in (plain, secure, none)] == [False] * 3
     assert redact_sizes(quiet, 20, 5, sums=True) == Ready(train=20, test=5)
-    assert redact_sizes(silent, 20, 5) == Ready(train=20, test=0)
+    assert redact_sizes(silent, 20, 5) == Ready(train=20, test=0, hidden=["test"])
     require_sums_told(quiet, secure)
     with pytest.raises(RunError, match="which this site's policy does not allow"):
         require_sums_told(quiet, plain)

@@ -9,6 +9,7 @@ import pytest
 from fednlp.reports import group_runs, read_run
 from fednlp.reports.document import Grid, Picture
 from fednlp.reports.groups import Groups
+from fednlp.reports.render import grid, to_csv
 from fednlp.reports.sections.clients import MOST_CLIENTS, client_blocks, clients_table
 
 NewRun = Callable[..., Path]
@@ -35,6 +36,19 @@ def _groups(*folders: Path) -> Groups:
 def _page(*folders: Path) -> Grid | None:
     """Return the table as the page shows it."""
     return next((block for block in client_blocks(_groups(*folders)) if isinstance(block, Grid)), None)
+
+
+def test_sizes_that_sites_keep_are_not_told(new_run: NewRun) -> None:
+    rows = ("0,a,5,0,", "1,b,5,not told,", "2,c,not told,not told,0.5")
+    groups = _groups(_run(new_run, "fedavg", *rows))
+    (run,) = next(iter(groups.values()))
+    assert run.clients.train_examples.tolist() == [5, 5, -1]
+    assert run.clients.test_examples.tolist() == [0, -1, -1]
+    table = clients_table(groups)
+    assert table is not None
+    sizes = [row[1:3] for row in grid(table)[1]]
+    assert sizes == [["5", "0"], ["5", "not told"], ["not told", "not told"]]
+    assert "-1" not in to_csv(table)
 
 
 def test_every_method_has_a_column_and_the_best_of_a_client_is_marked(new_run: NewRun) -> None:

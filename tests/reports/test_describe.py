@@ -171,6 +171,9 @@ def test_a_card_says_what_stands_in_the_personal_places() -> None:
         assert expected.replace("layers 0 ", "ayer 0 shared") in card.replace("\\", "")
     pulled = _card({"pull": {"rule": "low", "push": "selected"}})
     assert "each has a model of its own" in pulled
+    at_sites = _card({**SPLIT, "data": {"name": "sites"}}).replace("\\", "")
+    assert "fednlp export FEDERATION --own --out FOLDER" in at_sites
+    assert "--client" not in at_sites
     assert "personal places" not in pulled
 
 

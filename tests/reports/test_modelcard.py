@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.formulations import TASKS
+from fednlp.reports import write_report
 from fednlp.reports.markdown import escape
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import Run, read_run
@@ -108,6 +109,24 @@ def test_the_base_is_named_as_at_the_hub_or_not_at_all(
 ) -> None:
     run = read_run(new_run(config={"model": {"name_or_path": name, "max_length": 64}}))
     assert _front(_card(run, model=name)).get("base_model") == base
+
+
+def test_what_is_handed_on_names_no_folder_of_the_machine(new_run: NewRun) -> None:
+    data = {"path": ["/home/a b/silos/*.csv", "/home/me/d.csv"], "test_path": "~/t.csv"}
+    config = {
+        "data": data,
+        "model": {"name_or_path": "/home/me/runs/first/model"},
+        "costs": {"device": {"/home/me/board.toml": 1.0}},
+    }
+    files = [new_run(f"{seed}", seed=seed, config=config) for seed in (0, 1)]
+    out = files[0].parent / "out"
+    write_report(files, out)
+    for path in filter(Path.is_file, out.rglob("*")):
+        for folder in (b"/home", b"~/t.csv", bytes(out.parent)):
+            assert folder not in path.read_bytes(), path
+    text = (out / "report.md").read_text()
+    assert "*.csv, d.csv" in text
+    assert "fednlp run 0/resolved.toml --out 0-again" in text
 
 
 def test_a_card_names_no_folder_of_the_machine() -> None:

@@ -118,7 +118,7 @@ def test_a_comparison_is_one_page_that_stands_alone(folders: list[Path], tmp_pat
     for title in ("Results", "Learning curves", "Clients", "Bytes and time", "Partition", "Configuration"):
         assert title in page.text
     for folder in folders:
-        assert f"fednlp run {folder}/resolved.toml --out {folder}-again" in text
+        assert f"fednlp run {folder.name}/resolved.toml --out {folder.name}-again" in text
     ids = re.findall(r' id="([^"]*)"', markup)
     assert len(ids) == len(set(ids))
     assert "prefers-color-scheme: dark" in markup

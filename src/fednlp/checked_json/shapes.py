@@ -54,6 +54,7 @@ class DataFacts(Shape):
     source: str | None = None
     fingerprint: str | None = None
     content: str | None = None
+    not_told: dict[str, int] | None = None
     task: str | None = None
     metric: str | None = None
 

@@ -165,7 +165,7 @@ def join(
             print(clean(line))
         return
     if (folder / "resolved.toml").is_file():
-        _log(f"a final model of this federation is here already: fednlp predict {folder.name} TEXT")
+        _log(f"a model of this federation is here already; {models_here(folder)[-1]}")
     try:
         print(clean(f"the federation has ended: {join_federation(folder, found, _log)}"))
         for line in models_here(folder):

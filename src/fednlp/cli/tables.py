@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fednlp.formatting.safe_text import clean
-from fednlp.formatting.units import metric_title, plural
+from fednlp.formatting.units import HIDDEN, metric_title, plural
 from fednlp.reports.read import ClientTable, read_run
 from fednlp.reports.sections.clients import MOST_CLIENTS, client_names, marks_of
 from fednlp.reports.sections.time import profile_of, profile_table
@@ -187,14 +187,11 @@ def clients_table(clients: ClientTable, metric: str, at_sites: bool = False) -> 
     for place, name in enumerate(client_names(clients)):
         table.add_row(
             _name(name),
-            f"{clients.train_examples[place]:,}",
-            f"{clients.test_examples[place]:,}"
-            if clients.test_examples[place] or not at_sites
-            else "none told",
             *(
-                f"{v[place]:.4f}" if np.isfinite(v[place]) else "not told" if at_sites else ""
-                for _, v in columns
+                f"{sizes[place]:,}" if sizes[place] >= 0 else HIDDEN
+                for sizes in (clients.train_examples, clients.test_examples)
             ),
+            *(f"{v[place]:.4f}" if np.isfinite(v[place]) else HIDDEN if at_sites else "" for _, v in columns),
             marks[place],
         )
     return table

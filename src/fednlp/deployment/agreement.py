@@ -111,7 +111,7 @@ class Agreement:
         self._require_none(check_call(self.policy, setup, experiment, downloads))
 
     def require_model_allowed(self, objects: Mapping[str, ObjectRef]) -> None:
-        """Check what comes as the final model before any of it is fetched.
+        """Check what comes as the final model before any of it is fetched; nothing comes where the server keeps it.
 
         Raises:
             ModelDeclined: The policy takes no final model.
@@ -122,6 +122,8 @@ class Agreement:
         if known is None or self.run is None:
             raise RunError("this site did not take part: it has no model of this run to begin with")
         if not experiment_of(known).rounds.send_model:
+            if not objects:
+                return
             raise RunError(
                 "the server sends its final model, and the experiment keeps it (rounds.send_model = false)"
             )

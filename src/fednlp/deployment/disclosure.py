@@ -82,15 +82,18 @@ def redact_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> 
         RunError: They are more than a server takes.
 
     >>> redact_sizes(Allow(tell_size=False), 200, 50)
-    Ready(train=1, test=0, gold=None, candidates=None)
+    Ready(train=1, test=0, gold=None, candidates=None, hidden=['train', 'test'])
     """
     if max(train, test) > MOST_EXAMPLES:
         raise RunError(
             f"this site has more than the {MOST_EXAMPLES:,} examples that a site can have: name a smaller file in "
             "data.path"
         )
-    tests = test if tells_score(allow) or sums else 0
-    return Ready(train=train, test=tests) if allow.tell_size else Ready(train=1, test=min(1, tests))
+    told = tells_score(allow) or sums
+    tests = test if told else 0
+    if not allow.tell_size:
+        return Ready(train=1, test=min(1, tests), hidden=["train", "test"])
+    return Ready(train=train, test=tests, hidden=None if told else ["test"])
 
 
 def redact_result(allow: Allow, result: ClientResult) -> ClientResult:
@@ -137,7 +140,7 @@ def redact_labels(allow: Allow, ready: Ready, gold: int, candidates: int) -> Rea
     Where it may not know them it is told of one each, or of none.
 
     >>> redact_labels(Allow(tell_size=False), Ready(train=1, test=0), 12, 300)
-    Ready(train=1, test=0, gold=1, candidates=1)
+    Ready(train=1, test=0, gold=1, candidates=1, hidden=None)
     """
     counts = {"gold": gold, "candidates": candidates}
     return ready.model_copy(update={name: _redact_count(allow, count) for name, count in counts.items()})

@@ -18,6 +18,7 @@ from fednlp.deployment.gathering import Gathering, Members
 from fednlp.deployment.hub import Hub
 from fednlp.deployment.label_agreement import FILE as AGREED
 from fednlp.deployment.label_agreement import agree, lacks_labels
+from fednlp.deployment.message_types import ObjectRef
 from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
 from fednlp.deployment.publishing import Publisher
 from fednlp.deployment.remote import Sites
@@ -167,22 +168,18 @@ class Federation:
         return True
 
     def _end(self, layout: Layout, params: Tensor) -> None:
-        """Tell the sites that the last round is done; those that are to have the final model take it first."""
-        calls: dict[int, str] = {}
+        """Tell the sites that the last round is done; before, each takes the final model or writes its own."""
+        objects: Mapping[str, ObjectRef] = {}
         if self.experiment.rounds.send_model:
             folder = self.directory.folder / FOLDER
-            offer = Publisher(self.hub, folder, layout).offer(MODEL, params, None)
-            calls = self._final_models.ask(offer)
-        self.hub.finish(_ENDED, calls)
+            objects = Publisher(self.hub, folder, layout).offer(MODEL, params, None).objects
+        self.hub.finish(_ENDED, self._final_models.ask(objects))
 
     def _end_again(self) -> None:
         """Do the same in a server that was started again: some sites may have come too late the last time."""
-        experiment = self.experiment
-        if not experiment.rounds.send_model:
-            self.hub.finish(_ENDED)
-            return
-        if self._final_models.have_all():
-            self.hub.finish(_ENDED, self._final_models.calls())
+        experiment, models = self.experiment, self._final_models
+        if models.have_all() or not experiment.rounds.send_model:
+            self.hub.finish(_ENDED, models.ask({}))
             return
         components = server_components(experiment, self.callback.log)
         model = start_model(experiment, components.source, components.task)

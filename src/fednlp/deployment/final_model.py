@@ -1,6 +1,7 @@
 """The end of a federation at its sites: each gets the final model, and keeps it with the model of its own.
 
-The server sends the shared tensors alone, by the way of all models. The site makes the folder of what it has itself.
+The server sends the shared tensors alone, by the way of all models, or nothing where it keeps them
+(``rounds.send_model``). The site makes the folder of what it has itself.
 """
 
 import json
@@ -11,6 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from torch import Tensor
 
@@ -19,10 +21,9 @@ from fednlp.checked_json.shapes import SHAPES
 from fednlp.config import Experiment
 from fednlp.deployment.gathering import Members
 from fednlp.deployment.hub import Hub
-from fednlp.deployment.message_types import Call
+from fednlp.deployment.message_types import Call, ObjectRef
 from fednlp.deployment.policy import SitePolicy
 from fednlp.deployment.published import Published
-from fednlp.deployment.publishing import Offer
 from fednlp.deployment.round_log import attempt_name
 from fednlp.deployment.site_worker import FINETUNED, SiteWork
 from fednlp.disk import folder_made_whole, sync_all, sync_folder, writing
@@ -32,6 +33,7 @@ from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import count_nonfinite
 from fednlp.models.pretrained import save_model
 from fednlp.reports.modelcard import client_card
+from fednlp.simulation.components import Log
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.train import write_model
 from fednlp.tasks import generation_of
@@ -76,7 +78,7 @@ def is_final_model(call_id: str) -> bool:
 
 
 class FinalModels:
-    """Asks the sites to take the final model, each until it has it.
+    """Asks the sites to take the final model, or to write their own alone, each until it has done so.
 
     Args:
         directory: Of the run, which is at its end.
@@ -87,10 +89,17 @@ class FinalModels:
 
     def __init__(self, directory: RunDir, hub: Hub, members: Members, counted: Mapping[int, int]) -> None:
         self.directory, self.hub, self.members, self.counted = directory, hub, members, counted
-        self._number = directory.experiment().num_rounds + _AFTER
+        self.experiment = directory.experiment()
+        self._number = self.experiment.num_rounds + _AFTER
 
     def calls(self) -> dict[int, str]:
-        """Return each enrolled site's call: the one by which it took the model, or the next one."""
+        """Return each enrolled site's call: the one by which it took the model, or the next one.
+
+        There is none where the server keeps its model and no site has one of its own.
+        """
+        sent = self.experiment.rounds.send_model
+        if not sent and not self.experiment.client.finetune_steps and not self._summary["personalised"]:
+            return {}
         enrolled = (member.client for member in self.members() if member.state == "enrolled")
         return {client: self._call(client) for client in enrolled}
 
@@ -106,17 +115,25 @@ class FinalModels:
         """Return whether each site has taken it, of which the server's disk has the answer."""
         return all(self.hub.reply(call_id) is not None for call_id in self.calls().values())
 
-    def ask(self, offer: Offer) -> dict[int, str]:
-        """Ask the sites that have not taken it yet; return the calls of all."""
-        calls = self.calls()
-        summary, known = (self.directory.read_json(name) for name in ("summary.json", "environment.json"))
+    @property
+    def _summary(self) -> dict[str, Any]:
+        return self.directory.read_json("summary.json")
+
+    def ask(self, objects: Mapping[str, ObjectRef]) -> dict[int, str]:
+        """Ask the sites that have not answered yet; return the calls of all.
+
+        Args:
+            objects: The final model; nothing where the server keeps it.
+        """
+        calls, known = self.calls(), self.directory.read_json("environment.json")
         known = {
             key: value for key, value in known.items() if key not in ("data", "start")
         }  # no paths of the server
         for client, call_id in calls.items():
             if self.hub.reply(call_id) is None:
-                told = FinalModel(summary=summary, environment=known, counted=self.counted.get(client, 0))
-                self.hub.ask(client, Call(call_id, told.model_dump(), dict(offer.objects)))
+                counted = self.counted.get(client, 0)
+                told = FinalModel(summary=self._summary, environment=known, counted=counted)
+                self.hub.ask(client, Call(call_id, told.model_dump(), dict(objects)))
         return calls
 
 
@@ -160,7 +177,7 @@ def final_vector(published: Published, worker: ClientWorker, objects: Mapping[st
 
 
 @dataclass(frozen=True)
-class _Own:
+class OwnWeights:
     """The weights of a site's own model: the shared tensors, the personal ones, and whether it was fine-tuned."""
 
     shared: Tensor
@@ -169,7 +186,13 @@ class _Own:
 
 
 def keep_models(
-    folder: Path, name: str, policy: SitePolicy, work: SiteWork, told: FinalModel, model: Tensor
+    folder: Path,
+    name: str,
+    policy: SitePolicy,
+    work: SiteWork,
+    told: FinalModel,
+    model: Tensor | None,
+    log: Log,
 ) -> None:
     """Write the final model, and this site's own where it has one, as folders that ``from_pretrained`` reads.
 
@@ -182,13 +205,16 @@ def keep_models(
         policy: The site's.
         work: What it works with.
         told: What the server says of the model.
-        model: From :func:`final_vector`.
+        model: From :func:`final_vector`; None where the server keeps it.
+        log: Told that the site's own model needs the final one, where that is so.
 
     Raises:
         RunError: The disk is full.
     """
     worker, components, directory = work.worker, work.components, RunDir(folder)
-    own = _own_of(folder, work, told.counted, model)
+    own = own_weights(folder, work, told.counted, model, log)
+    if own is None and model is None:
+        return
 
     with writing(folder, _REMEDY):
         forget_models(folder)
@@ -201,17 +227,12 @@ def keep_models(
                 base = work.experiment.model.name_or_path
                 save_model(model_now, components.tokenizer, made, card, components.longest, generation, base)
             sync_all(directory.own_model)
-        write_model(
-            worker,
-            model,
-            work.experiment,
-            components,
-            told.summary,
-            told.environment,
-            directory.model,
-            _REMEDY,
-        )
-        sync_all(directory.model)
+        if model is not None:
+            summary, environment = told.summary, told.environment
+            write_model(
+                worker, model, work.experiment, components, summary, environment, directory.model, _REMEDY
+            )
+            sync_all(directory.model)
         worker.forget()
         directory.write_json("task.json", {"task": components.task_spec, "fields": asdict(components.task)})  # type: ignore[call-overload]
         directory.write_experiment(_as_used_here(work.experiment, policy))
@@ -228,21 +249,33 @@ def forget_models(folder: Path) -> None:
             shutil.rmtree(models)
 
 
-def _own_of(folder: Path, work: SiteWork, counted: int, model: Tensor) -> _Own | None:
-    """Return the weights of the model that a site has for itself; None where it has no other than the final one."""
+def own_weights(
+    folder: Path, work: SiteWork, counted: int, model: Tensor | None, log: Log
+) -> OwnWeights | None:
+    """Return the weights of the model that a site has for itself; None where it has no other than the final one.
+
+    The personal model of a method such as Ditto, and one after fine-tuning steps, lie here whole. Personal layers, and
+    tensors that are not sent, are a model with the final one alone.
+    """
     worker, own, path = work.worker, work.own, folder / FINETUNED
     if path.is_file():
         with closing(ClientStore(path, model_fields(worker.replica))) as store:
             record = store.read(own.client, work.experiment.num_rounds)
         if record is not None:
-            return _Own(record["shared"], record["personal"], True)
+            return OwnWeights(record["shared"], record["personal"], True)
     if not worker.personalised or not worker.trainer.record(own.client, counted):
         return None
-    init = worker.trainer.init(own.client, counted, model)
-    return _Own(model_of(init, worker.algorithm, model), init.personal, False)
+    if model is None and worker.algorithm.personal_model is None:
+        log(
+            "this site's own model is a part of the final one, which the server keeps: there is no own model here"
+        )
+        return None
+    final = torch.zeros(0) if model is None else model  # of which a personal model takes nothing
+    init = worker.trainer.init(own.client, counted, final)
+    return OwnWeights(model_of(init, worker.algorithm, final), init.personal, False)
 
 
-def _own_facts(name: str, work: SiteWork, own: _Own) -> dict[str, Any]:
+def _own_facts(name: str, work: SiteWork, own: OwnWeights) -> dict[str, Any]:
     """Return what the card of a site's own model says of the site: its sizes, and its score on its own tests."""
     worker, client, metric = work.worker, work.own.client, work.worker.task.metric
     scores = worker.evaluator.scored(worker.evaluator.predict_all(client)) or {}

@@ -205,10 +205,12 @@ def sites_partition(ready: Mapping[int, Ready], names: Sequence[str]) -> Partiti
         ready: What each site answered, by its number; a site that was removed before has no answer.
         names: Of all sites, in the order of their numbers.
     """
-    answers = [ready.get(client, Ready(train=1, test=0)) for client in range(len(names))]
+    unknown = Ready(train=1, test=0, hidden=["train", "test"])
+    answers = [ready.get(client, unknown) for client in range(len(names))]
     train, test = (
         np.concatenate([[0], np.cumsum([getattr(answer, part) for answer in answers])]).astype(np.int64)
         for part in ("train", "test")
     )
     indices = np.arange(train[-1]), np.arange(test[-1])
-    return Partition(train, indices[0], test, indices[1], np.arange(len(names)), tuple(names))
+    hidden = np.array([[part in (answer.hidden or ()) for part in ("train", "test")] for answer in answers])
+    return Partition(train, indices[0], test, indices[1], np.arange(len(names)), tuple(names), hidden)

@@ -22,6 +22,7 @@ def let_go(
     members: Members,
     log: Log,
     seconds: float = PATIENCE,
+    what: str = "the final model",
     now: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], object] = time.sleep,
 ) -> list[str]:
@@ -34,6 +35,7 @@ def let_go(
         members: Returns who there is.
         log: Told who has the final model, who is awaited, and how to end who does not hear of the end.
         seconds: How long it stays at most while nothing goes to those who are awaited.
+        what: The model that a site gets by its last call; empty where the server keeps it.
         now: The clock.
         sleep: Waits for so many seconds.
 
@@ -49,7 +51,7 @@ def let_go(
         for one in members():
             if one.state != "enrolled":
                 continue
-            if one.client not in answered and (taken := _taken(hub, one, log)) is not None:
+            if one.client not in answered and (taken := _taken(hub, one, what, log)) is not None:
                 answered[one.client] = taken
             if one.client not in heard or one.client in connected:
                 missing.append(one)
@@ -67,14 +69,14 @@ def let_go(
         if now() - begun >= _TOLD and not told:
             told = True
             log(
-                f"the federation has ended: waiting for {_names(missing)} to {_wanted(hub, missing) or 'hear it'}, for "
-                f"{seconds:.0f} s at most; Ctrl-C ends the waiting"
+                f"the federation has ended: waiting for {_names(missing)} to "
+                f"{_wanted(hub, missing, what) or 'hear it'}, for {seconds:.0f} s at most; Ctrl-C ends the waiting"
             )
         try:
             sleep(_LOOK)
         except KeyboardInterrupt:  # all is saved: there is nothing to go on with
             break
-    if (lacking := _wanted(hub, missing)) is not None:
+    if (lacking := _wanted(hub, missing, what)) is not None:
         log(
             f"{_names(missing)} did not {lacking}: start this server again while fednlp join is at work there"
         )
@@ -86,24 +88,29 @@ def let_go(
     return [one.name for one in missing]
 
 
-def _taken(hub: Hub, site: Member, log: Log) -> bool | None:
+def _taken(hub: Hub, site: Member, what: str, log: Log) -> bool | None:
     """Say what came of a site's last call, and return whether it is through with it; None without an answer yet."""
     call_id = hub.last_call(site.client)
     reply = None if call_id is None else hub.reply(call_id)
     if reply is None:
         return None
-    outcome = f"has no final model: {reply.error}"
-    if reply.error is None:
-        outcome = "takes no final model" if reply.answer == DECLINED else "has the final model"
+    if reply.error is not None:
+        outcome = (
+            f"has no {what.removeprefix('the ')}: {reply.error}" if what else f"is not done: {reply.error}"
+        )
+    elif reply.answer == DECLINED:
+        outcome = "takes no final model"
+    else:
+        outcome = f"has {what}" if what else "is done"
     log(f"{site.name} {outcome}")
     return reply.error is None
 
 
-def _wanted(hub: Hub, missing: list[Member]) -> str | None:
+def _wanted(hub: Hub, missing: list[Member], what: str) -> str | None:
     """Return what sites that are awaited are asked for; None where they are only to hear of the end."""
     calls = [hub.last_call(one.client) for one in missing]
     asked = any(call_id is not None and hub.reply(call_id) is None for call_id in calls)
-    return "take the final model" if asked else None
+    return (f"take {what}" if what else "end its part") if asked else None
 
 
 def _names(sites: list[Member]) -> str:

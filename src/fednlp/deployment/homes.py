@@ -84,10 +84,9 @@ def models_here(folder: Path) -> list[str]:
     run = RunDir(folder)
     if not run.is_at_site:
         return ["its final model did not come to this site"]
-    own = run.own_model.is_dir()
-    lines = [f"the final model: {run.model}", *([f"this site's own model: {run.own_model}"] if own else [])]
-    flag = " --own" if own else ""
+    found = {"the final model": run.model, "this site's own model": run.own_model}
+    flag = " --own" if run.own_model.is_dir() else ""
     return [
-        *lines,
+        *(f"{what}: {path}" for what, path in found.items() if path.is_dir()),
         f"use it: fednlp predict {folder.name}{flag} TEXT, or fednlp evaluate {folder.name}{flag}",
     ]

@@ -156,7 +156,8 @@ class Newcomers:
         whole, sites = Partition.load(self._partition), self.sites
         sizes = zip(np.diff(whole.train_offsets)[:sites], np.diff(whole.test_offsets)[:sites], strict=True)
         known = {
-            client: Ready(train=int(train), test=int(test)) for client, (train, test) in enumerate(sizes)
+            client: Ready(train=int(train), test=int(test), hidden=whole.hidden_of(client) or None)
+            for client, (train, test) in enumerate(sizes)
         }
         return sites_partition(ready | known, [member.name for member in self.members()[:number]])
 

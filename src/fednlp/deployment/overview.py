@@ -36,6 +36,8 @@ class Overview:
         self.federation = inner is not None
         self.status: Status | None = None if inner is None else read_status(inner)
         self.alive = self.status is not None and self.status.alive(self.now)
+        if self.status is not None and self.run.finished and not self.alive:
+            self.status = _at_rest(self.status)
 
     @property
     def rounds(self) -> int:
@@ -83,3 +85,10 @@ class Overview:
             "rounds_done": self.points,
             "status": None if self.status is None else self.status.model_dump(),
         }
+
+
+def _at_rest(status: Status) -> Status:
+    """Return what a server said before it ended, without what its sites did then: nobody works any more."""
+    at_rest = {"state": "enrolled", "doing": ""}
+    sites = [one.model_copy(update=at_rest if one.doing else {}) for one in status.sites]
+    return status.model_copy(update={"sites": sites, "awaited": []})

@@ -180,7 +180,8 @@ class Participant:
             if is_setup(call.id):
                 session.go_on()
             if is_final_model(call.id):
-                self._end(call.id, "the last round is done, and the final model is here")
+                here = ", and the final model is here" if call.objects else ""
+                self._end(call.id, f"the last round is done{here}")
             if name.partition("-")[0] == "train" and body is not None:
                 self._say_trained(int(call.id.partition(".")[0]), begun, size)
 
@@ -197,7 +198,7 @@ class Participant:
         )
 
     def _end(self, call_id: str, reason: str) -> None:
-        """End this site's part, which has the final model or takes none, also where the server is gone."""
+        """End this site's part, whose models are written or not wanted, also where the server is gone."""
         self._ended = True
         self._wait_until_stored(call_id)
         self.session.leave(reason)

@@ -134,7 +134,8 @@ def serve(
             finally:
                 try:
                     if hub.ended is not None:  # else the sites wait for this server to come back
-                        let_go(hub, admission.register.sites, callback.log)
+                        what = "the final model" if experiment.rounds.send_model else ""
+                        let_go(hub, admission.register.sites, callback.log, what=what)
                 finally:
                     running.stop()
                     disk.shutdown()

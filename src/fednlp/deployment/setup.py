@@ -4,7 +4,7 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
@@ -82,6 +82,7 @@ class Ready(_Checked):
         gold: How many of its training examples have a label; None without ``[fewshot]``.
         candidates: How many texts may be given a pseudo label; None without ``[fewshot]``.
         clients: How many sites it was told that there are.
+        hidden: Which of the first two numbers are not what it has, since it does not tell; None for neither.
     """
 
     train: int = Field(ge=1, le=MOST_EXAMPLES)
@@ -89,6 +90,7 @@ class Ready(_Checked):
     gold: int | None = Field(default=None, ge=0, lt=2**31)
     candidates: int | None = Field(default=None, ge=0, lt=2**31)
     clients: int = Field(default=1, ge=1, le=MOST_SITES, repr=False)
+    hidden: list[Literal["train", "test"]] | None = Field(default=None, max_length=2)
 
 
 def setup_attempt(name: str) -> int | None:

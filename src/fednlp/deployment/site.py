@@ -149,11 +149,15 @@ class Site:
         return self._work(name, request, objects)
 
     def _keep_models(self, request: Mapping[str, Any], objects: Mapping[str, Path]) -> dict[str, Any]:
-        """Write the final model, and this site's own where it has one."""
-        told, work = read_final_model(request), self.opened
-        model = final_vector(self._published, work.worker, objects)
-        self.log("the last round is done: writing the final model")
-        keep_models(self.folder, self.name, self.policy, work, told, model)
+        """Write the final model, where it has come, and this site's own, where it has one."""
+        told = read_final_model(request)
+        if not objects and not self.policy.allow.final_model:
+            return {}
+        work, model = self.opened, None
+        if objects:
+            model = final_vector(self._published, work.worker, objects)
+            self.log("the last round is done: writing the final model")
+        keep_models(self.folder, self.name, self.policy, work, told, model, self.log)
         return {}
 
     def end(self) -> None:

@@ -11,6 +11,8 @@ _PLAIN_METRICS = ("loss", "perplexity", "bleu", "mse")
 _CORRELATIONS = ("mcc", "pearson", "spearman")
 
 DASH = "–"
+HIDDEN = "not told"
+"""What stands for a number that a site keeps to itself."""
 
 
 def is_share(metric: str) -> bool:

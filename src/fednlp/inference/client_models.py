@@ -99,8 +99,8 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
 
     Raises:
         NoClientModel: This client has no model of its own, while others may have one.
-        RunError: There is no such client; no client has a model of its own; no client was named, and no client uses
-            the shared model; or the records are damaged or missing.
+        RunError: The clients are sites; there is no such client; no client has a model of its own; no client was
+            named, and no client uses the shared model; or the records are damaged or missing.
     """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
@@ -110,6 +110,11 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     if run.is_at_site:
         whose = "the one of this site with --own" if client is None else "--own in place of --client"
         raise RunError(f"{run.folder.name} is a federation that this site took part in: say {whose}")
+    if experiment.data.at_sites:
+        raise RunError(
+            f"the clients of {run.folder} are sites, and what is their own lies there: fednlp export FEDERATION --own "
+            "at the site, by the name that fednlp join takes"
+        )
     partition = Partition.load(run.partition)
     if client is None:
         example = shlex.quote(client_name(partition, 0))

@@ -12,7 +12,7 @@ from typing import Any
 from fednlp.checked_json import damaged
 from fednlp.disk import folder_made_whole
 from fednlp.errors import RunError
-from fednlp.formatting.units import plural
+from fednlp.formatting.units import HIDDEN, plural
 from fednlp.inference.client_models import NoClientModel, client_name, client_number
 from fednlp.inference.model import open_trained
 from fednlp.models.pretrained import save_model
@@ -68,7 +68,8 @@ def export(
                 _facts(directory, number, client_name(partition, number)),
             )
             generation = generation_of(trained.task, trained.model)
-            save_model(trained.model, trained.tokenizer, made, card, generation=generation)
+            base = trained.experiment.model.name_or_path
+            save_model(trained.model, trained.tokenizer, made, card, generation=generation, base=base)
     return Path(out)
 
 
@@ -148,9 +149,14 @@ def _facts(run: RunDir, client: int, name: str) -> dict[str, Any]:
 
 
 def _checked(row: dict[str, str]) -> dict[str, str]:
-    """Return a row of clients.csv, whose cells are numbers but for the name; raise ValueError or TypeError if not."""
+    """Return a row of clients.csv, whose cells are numbers, or sizes not told, but for the name.
+
+    Raises:
+        ValueError: One is something else.
+        TypeError: There are more cells than columns.
+    """
     for key, value in row.items():
-        if key not in ("client", "name"):
+        if key not in ("client", "name") and (value != HIDDEN or not key.endswith("_examples")):
             (int if key.endswith("_examples") else float)(value or "0")
     return row
 

@@ -29,12 +29,14 @@ from fednlp.training.batches import evaluation_batches
 from fednlp.training.onednn import use_onednn
 from fednlp.training.worker_spec import pick_device
 
+_AT_SITE = "at a site"
 _NO_MODEL = {
     "local": "clients that train alone share none; the model of one of them is that of: fednlp run "
     "{folder}/resolved.toml --set algorithm.name=centralised --set 'algorithm.clients=[\"NAME\"]'",
     "majority": "nothing was trained",
+    _AT_SITE: "the server keeps the final one (rounds.send_model = false), and this site has its own: say --own",
 }
-"""Why the runs of some baselines have no model."""
+"""Why the runs of some baselines, and a site whose server keeps its model, have no model."""
 
 OnProgress = Callable[[int, int, str], None]
 
@@ -154,7 +156,7 @@ def open_trained(
         _require_own(run, client)
     if not (kept / "config.json").is_file():
         why = _NO_MODEL.get(
-            experiment.algorithm.name,
+            _AT_SITE if run.is_at_site else experiment.algorithm.name,
             "its run is not at its end: go on with: fednlp run --resume {folder}",
         ).format(folder=folder)
         raise RunError(f"{folder} holds no model: {why}")

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,7 +17,8 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 _ARRAYS = ("train_offsets", "train_indices", "test_offsets", "test_indices", "client_ids")
-_KINDS = dict.fromkeys(_ARRAYS, ("iu", 1)) | {"client_names": ("U", 1)}
+_KINDS = dict.fromkeys(_ARRAYS, ("iu", 1)) | {"client_names": ("U", 1), "hidden": ("b", 2)}
+_SPLITS: tuple[Literal["train", "test"], ...] = ("train", "test")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +33,8 @@ class Partition:
         test_indices: int64, example numbers of the test set, each at most once.
         client_ids: int64 (C), the numbers 0 to C-1.
         client_names: The value of the field that a natural partition was made by, one a client.
+        hidden: bool (C, 2), whether a client keeps its number of training and of test examples to itself, so that the
+            numbers here are not its own; None where none does.
 
     Raises:
         PartitionError: The arrays do not fit together.
@@ -47,6 +50,7 @@ class Partition:
     test_indices: IntArray
     client_ids: IntArray
     client_names: tuple[str, ...] | None = None
+    hidden: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         for name in _ARRAYS:
@@ -59,6 +63,8 @@ class Partition:
         if self.client_names is not None:
             object.__setattr__(self, "client_names", tuple(self.client_names))
             _check_names(self.client_names, clients)
+        if self.hidden is not None and self.hidden.shape != (clients, len(_SPLITS)):
+            raise PartitionError(f"hidden must have two columns and {plural(clients, 'row')}")
 
     def __repr__(self) -> str:
         named = ", named" if self.client_names is not None else ""
@@ -80,6 +86,12 @@ class Partition:
         """Return a view of a client's own test examples, by number; it may be empty."""
         return self._row(self.test_offsets, self.test_indices, client)
 
+    def hidden_of(self, client: int) -> list[Literal["train", "test"]]:
+        """Return of which examples a client keeps the number to itself."""
+        if self.hidden is None:
+            return []
+        return [split for split, hidden in zip(_SPLITS, self.hidden[client], strict=True) if hidden]
+
     def _row(self, offsets: IntArray, indices: IntArray, client: int) -> IntArray:
         if not 0 <= client < self.num_clients:
             raise PartitionError(
@@ -98,6 +110,8 @@ class Partition:
         arrays: dict[str, Any] = {name: getattr(self, name) for name in _ARRAYS}
         if self.client_names is not None:
             arrays["client_names"] = np.array(self.client_names, dtype=np.str_)
+        if self.hidden is not None and self.hidden.any():
+            arrays["hidden"] = self.hidden
         with atomic(Path(path), "choose another folder") as file:
             np.savez(file, **arrays)
 
@@ -111,7 +125,7 @@ class Partition:
             PartitionError: The file is missing, damaged, or no valid partition.
         """
         try:
-            arrays = read_arrays(path, _KINDS, frozenset({"client_names"}), _check_lengths)
+            arrays = read_arrays(path, _KINDS, frozenset({"client_names", "hidden"}), _check_lengths)
             names = arrays.pop("client_names", None)
             return cls(**arrays, client_names=None if names is None else tuple(names.tolist()))
         except FileNotFoundError:
@@ -233,6 +247,8 @@ def _check_lengths(shapes: Mapping[str, tuple[int, ...]]) -> None:
         raise PartitionError(f"train_indices must hold an example of each of {plural(clients, 'client')}")
     if (names := lengths.get("client_names", clients)) != clients:
         raise PartitionError(f"client_names holds {plural(names, 'name')} for {plural(clients, 'client')}")
+    if lengths.get("hidden", clients) != clients:
+        raise PartitionError(f"hidden must have two columns and {plural(clients, 'row')}")
 
 
 def _check_offsets(split: str, length: int, clients: int) -> None:

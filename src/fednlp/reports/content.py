@@ -2,9 +2,11 @@
 
 import shlex
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from fednlp.config.tables import flatten
+from fednlp.formatting.places import named, named_in
 from fednlp.formatting.units import (
     DASH,
     capital,
@@ -89,9 +91,12 @@ def _lead(groups: Groups) -> str:
     runs = [run for group in groups.values() for run in group]
     first = runs[0]
     data = one_of(
-        runs, lambda run: data_fact(run, "name") or run.setting("data.name") or run.setting("data.path")
+        runs,
+        lambda run: data_fact(run, "name") or run.setting("data.name") or named(run.setting("data.path")),
     )
-    model = one_of(runs, lambda run: (run.summary or {}).get("model") or run.setting("model.name_or_path"))
+    model = one_of(
+        runs, lambda run: named((run.summary or {}).get("model") or run.setting("model.name_or_path"))
+    )
     what = f"{model} on {data}; partition: {one_of(runs, lambda run: describe_partition(run.config))}."
     if len(groups) == 1:
         return f"{what} {describe_method(first.config, first.baseline, len(first.clients) or None)}"
@@ -218,24 +223,33 @@ def _configuration(groups: Groups) -> Iterator[Block]:
     flats = [without_seeds(settings(runs[0])) for runs in groups.values()]
     unlike = differing(flats)
     if unlike:
-        rows = [[key, *(_value(flat.get(key)) for flat in flats)] for key in unlike]
+        configs = [runs[0].config for runs in groups.values()]
+        rows = [[named_in(key, configs), *(_value(flat.get(key)) for flat in flats)] for key in unlike]
         yield Grid(["What differs", *groups], rows, words=True)
     first = next(iter(groups.values()))[0]
     seeds = sorted({run.seed for runs in groups.values() for run in runs})
     varied = differing([dict(flatten(run.config)) for runs in groups.values() for run in runs])
-    rest = [(key, _value(value)) for key, value in flatten(first.config) if key not in ("seed", *varied)]
+    rest = [
+        (named_in(key, [first.config]), _value(value))
+        for key, value in flatten(first.config)
+        if key not in ("seed", *varied)
+    ]
     yield Fold("All settings", [KeyValues([("seed", ", ".join(map(str, seeds))), *rest])])
 
 
 def _reproduce(runs: Sequence[Run]) -> Iterator[Block]:
-    yield Text("Each run again, from its own resolved configuration:")
+    where = ", typed where the run directories lie" if any(run.folder.is_absolute() for run in runs) else ""
+    yield Text(f"Each run again, from its own resolved configuration{where}:")
     yield Code("\n".join(_command(run) for run in runs), "sh")
     text = (runs[0].folder / "resolved.toml").read_text(encoding="utf-8")
+    text = named_in(text, [runs[0].config])
     yield Fold(f"resolved.toml of {runs[0].folder.resolve().name}", [Code(text, "toml")])
 
 
 def _command(run: Run) -> str:
     folder = run.folder if run.folder.name not in ("", "..") else run.folder.resolve()
+    if folder.is_absolute():
+        folder = Path(folder.name)
     return shlex.join(["fednlp", "run", str(folder / "resolved.toml"), "--out", f"{folder}-again"])
 
 
@@ -248,6 +262,7 @@ def _environment(runs: Sequence[Run]) -> Block:
 
 
 def _value(value: Any) -> str:
+    value = named(value)
     return ", ".join(map(human_number, value)) or DASH if isinstance(value, list) else human_number(value)
 
 

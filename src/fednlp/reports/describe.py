@@ -8,7 +8,7 @@ from fednlp.config.tables import flatten, lookup
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.formatting.safe_text import clean
-from fednlp.formatting.units import human_number, plural
+from fednlp.formatting.units import HIDDEN, human_number, plural
 from fednlp.partition.methods import METHODS
 from fednlp.registry import Registry
 from fednlp.reports.describe_exchange import communication_summary, frozen_summary, percent
@@ -114,6 +114,17 @@ def format_count(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{len(value):,}" if isinstance(value, list | tuple) else "unknown"
+
+
+def told_count(data: Mapping[str, Any], key: str) -> str:
+    """Return a number of examples or labels, and how many sites keep theirs to themselves.
+
+    >>> told_count({"train": 1200, "not_told": {"train": 1}}, "train"), told_count({"train": 12}, "train")
+    ('1,200 (1 site: not told)', '12')
+    """
+    hidden = lookup(data, f"not_told.{key}")
+    more = f" ({plural(hidden, 'site')}: {HIDDEN})" if isinstance(hidden, int) and hidden else ""
+    return format_count(data.get(key)) + more
 
 
 def environment_facts(environment: Mapping[str, Any]) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any
 from fednlp.config.tables import flatten
 from fednlp.errors import RunError
 from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.formatting.places import named
 from fednlp.formatting.safe_text import clean
 from fednlp.reports.read import Run
 
@@ -138,7 +139,7 @@ def _labels(heads: Sequence[Run]) -> list[str]:
         ]
         keys = dict.fromkeys([*([] if run.config.get("variant") else shared), *differing(peers)])
         different = ", ".join(
-            f"{name} {clean(flat[key])}" for key, name in _short(keys).items() if key in flat
+            f"{name} {clean(named(flat[key]))}" for key, name in _short(keys).items() if key in flat
         )
         labels.append(method_title(run) + (f" ({different})" if different else ""))
     return [

@@ -183,7 +183,10 @@ def _link(block: Grid, row: int, at: Path | None) -> str | None:
         return escape(page_link(block.links[row], ".html")) or None
     if at is None or not block.folders:
         return None
-    path = os.fsencode(os.path.relpath(block.folders[row].resolve(), at))
+    folder = block.folders[row].resolve()
+    if os.path.commonpath([folder, at]) in ("/", str(Path.home().parent)):  # it would say whose folder it is
+        return None
+    path = os.fsencode(os.path.relpath(folder, at))
     return escape(f"./{quote(path)}/")
 
 

@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Iterator
-from itertools import chain
 
 from fednlp.config.sections import BASELINES, SITES
 from fednlp.config.tables import lookup
-from fednlp.disk import expanded
-from fednlp.formatting.safe_text import bare_names, clean
+from fednlp.formatting.places import data_source
+from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import (
+    HIDDEN,
     capital,
     human_bytes,
     human_number,
@@ -24,6 +24,7 @@ from fednlp.reports.describe import (
     describe_partition,
     environment_facts,
     format_count,
+    told_count,
     with_noun,
 )
 from fednlp.reports.groups import algorithm_title
@@ -46,7 +47,7 @@ def model_card(summary: Values, config: Values, environment: Values) -> str:
         front_matter(summary, config, metrics, "", not incomplete),
         f"# {_title(summary, config)}\n",
         _intro(summary, config),
-        f"## Use\n\n{_EXPORT if incomplete else fence(use(summary, config), 'python')}",
+        f"## Use\n\n{_export(config) if incomplete else fence(use(summary, config), 'python')}",
         f"## Data\n\n{_data(summary, config)}",
         f"## Partition\n\n{escape(_sentence(describe_partition(config)))}\n",
         f"## Training\n\n{_training(summary, config)}",
@@ -86,11 +87,18 @@ def client_card(summary: Values, config: Values, environment: Values, client: Va
     return "\n".join(sections)
 
 
-_EXPORT = (
-    "These are the shared weights alone. The layers that clients keep to themselves hold the values that they began "
-    "with, so this model makes no useful predictions. Write a client's whole model with:\n\n"
-    + fence("fednlp export RUN --client NAME --out FOLDER", "sh")
-)
+def _export(config: Values) -> str:
+    """Return how a whole model is had where this one is a part."""
+    at_sites = lookup(config, "data.name") == SITES
+    whose, command = (
+        ("site's whole model, at the site,", "fednlp export FEDERATION --own --out FOLDER")
+        if at_sites
+        else ("client's whole model", "fednlp export RUN --client NAME --out FOLDER")
+    )
+    return (
+        "These are the shared weights alone. The layers that clients keep to themselves hold the values that they "
+        f"began with, so this model makes no useful predictions. Write a {whose} with:\n\n{fence(command, 'sh')}"
+    )
 
 
 def _title(summary: Values, config: Values) -> str:
@@ -109,7 +117,8 @@ def _whose(config: Values, client: Values) -> str:
 
 def _client_rows(client: Values) -> list[tuple[str, str]]:
     sizes = (("train_examples", "Its training examples"), ("test_examples", "Its test examples"))
-    return [(heading, format_count(int(client[key]))) for key, heading in sizes if client.get(key)]
+    counts = ((heading, client[key]) for key, heading in sizes if client.get(key))
+    return [(heading, count if count == HIDDEN else format_count(int(count))) for heading, count in counts]
 
 
 def _client_results(name: str, scores: Values, client: Values) -> str:
@@ -118,9 +127,12 @@ def _client_results(name: str, scores: Values, client: Values) -> str:
     rows = [
         (f"Its own test set, {metric_title(key)}", metric_value(key, value)) for key, value in scores.items()
     ]
-    return markdown_table(
-        [f"{escape(name)}, {client.get('test_examples', 'unknown')} test examples", ""], rows
-    )
+    return markdown_table([f"{escape(name)}, {_number_of_tests(client)}", ""], rows)
+
+
+def _number_of_tests(client: Values) -> str:
+    number = client.get("test_examples", "unknown")
+    return f"number of test examples {number}" if number in ("unknown", HIDDEN) else f"{number} test examples"
 
 
 def _client_limits(summary: Values, config: Values) -> Iterator[str]:
@@ -171,22 +183,9 @@ def _data_rows(summary: Values, config: Values) -> list[tuple[str, str]]:
     data = summary.get("data") or {}
     return [
         ("Data set", clean(data_name(summary, config))),
-        ("Source", clean(without_folders(data.get("source") or "unknown", config))),
-        *((heading, format_count(data.get(key))) for key, heading in _COUNTS if key in data),
+        ("Source", clean(data_source(data.get("source") or "unknown", config))),
+        *((heading, told_count(data, key)) for key, heading in _COUNTS if key in data),
     ]
-
-
-def without_folders(source: str, config: Values) -> str:
-    """Return where data are from with the bare names of files: folders are those of the machine that trained.
-
-    >>> without_folders("/home/A B/x.csv and /tmp/y.csv", {"data": {"path": "/home/A B/x.csv"}})
-    'x.csv and y.csv'
-    """
-    given = (lookup(config, f"data.{key}") or () for key in ("path", "test_path"))
-    for path in chain.from_iterable([one] if isinstance(one, str) else one for one in given):
-        above = str(expanded(path).parent.absolute())
-        source = source.replace(f"{above}/", "")
-    return bare_names(source)
 
 
 _COUNTS = (("train", "Training examples"), ("test", "Test examples"), ("labels", "Labels"))
@@ -268,7 +267,10 @@ def _own_tensors(summary: Values, config: Values) -> Iterator[str]:
             "The clients kept tensors that they did not send, so that each has a model of its own; this is the "
             "server's."
         )
-    yield "A client's own model is written from the run directory: fednlp export RUN --client NAME --out FOLDER."
+    if lookup(config, "data.name") == SITES:
+        yield "A site's own model is written at the site: fednlp export FEDERATION --own --out FOLDER."
+    else:
+        yield "A client's own model is written from the run directory: fednlp export RUN --client NAME --out FOLDER."
 
 
 def _limits(summary: Values, config: Values) -> Iterator[str]:
@@ -311,11 +313,11 @@ def _whose_clients(summary: Values, config: Values) -> str:
         return "The clients were simulated."
     if kind == "rehearsed sites":
         return f"The {clients} were processes of one machine, a rehearsal of a federation."
-    told = format_count(lookup(summary, "data.train"))
+    told = told_count(summary.get("data") or {}, "train")
     return (
         f"The {clients} were real sites. Each trained on its own machine, on texts that did not leave it: who trained "
-        f"this model has not seen them. The sites told of {told} training examples; one that does not tell its number "
-        "counts for one, and no site's texts or tests were checked by anybody else."
+        f"this model has not seen them. The training examples of which the sites told: {told}. No site's texts or "
+        "tests were checked by anybody else."
     )
 
 

@@ -17,7 +17,7 @@ from fednlp.config.sections import BASELINES
 from fednlp.config.tables import lookup
 from fednlp.errors import ConfigError, RunError
 from fednlp.formatting.safe_text import text_of_csv
-from fednlp.formatting.units import plural
+from fednlp.formatting.units import HIDDEN, plural
 
 COUNTS = frozenset({"clients", "examples", "bytes"})
 """Entries of an evaluation that are counts, and no scores."""
@@ -29,6 +29,7 @@ class ClientTable:
     """The clients after the last evaluation, one position each; a score that was not measured is NaN.
 
     Scores are those of the model that the client would use, fine-tuned scores those after its own fine-tuning steps.
+    Numbers of examples that a site does not tell are -1.
     """
 
     ids: NDArray[np.int64]
@@ -276,6 +277,18 @@ def _read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
     return tuple(rounds[number] for number in sorted(rounds))
 
 
+def count_of(text: str) -> int:
+    """Return a number of examples, or of a client.
+
+    Raises:
+        ValueError: It is none.
+    """
+    count = int(text)
+    if not 0 <= count < 2**63:
+        raise ValueError("a number out of range")
+    return count
+
+
 def _read_clients(path: Path) -> ClientTable:
     text = read_lines(path).decode("utf-8", "replace")
     # A row without its line end is still being written.
@@ -284,13 +297,16 @@ def _read_clients(path: Path) -> ClientTable:
     rows = []
     try:
         for row in reader:
-            counts = int(row["client"]), int(row["train_examples"]), int(row["test_examples"])
-            if not all(0 <= count < 2**63 for count in counts):
-                raise ValueError("a number out of range")
+            train, test = (
+                -1 if size == HIDDEN else count_of(size)
+                for size in (row["train_examples"], row["test_examples"])
+            )
             own, finetuned = (float(row.get(key) or "nan") for key in (metric, f"{metric}_finetuned"))
-            rows.append((*counts, text_of_csv(row["name"] or ""), own, finetuned))
+            rows.append(
+                (count_of(row["client"]), train, test, text_of_csv(row["name"] or ""), own, finetuned)
+            )
     except (KeyError, IndexError, ValueError, TypeError, csv.Error) as error:
         raise RunError(f"{path}:{reader.line_num} is damaged ({error}); run the experiment again") from error
-    ids, train, test = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
+    ids, trains, tests = (np.array([row[i] for row in rows], dtype=np.int64) for i in range(3))
     scores, finetuned_scores = (np.array([row[i] for row in rows], dtype=np.float64) for i in (4, 5))
-    return ClientTable(ids, tuple(row[3] for row in rows), train, test, scores, finetuned_scores)
+    return ClientTable(ids, tuple(row[3] for row in rows), trains, tests, scores, finetuned_scores)

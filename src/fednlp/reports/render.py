@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fednlp.formatting.safe_text import clean, csv_text
 from fednlp.formatting.units import (
     DASH,
+    HIDDEN,
     bytes_unit,
     human_bytes,
     human_joules,
@@ -67,11 +68,11 @@ def cell_text(column: TableColumn, stat: Stat | None) -> str:
     '1.50 GB'
     """
     if stat is None:
-        return DASH
+        return HIDDEN if column.kind == "size" else DASH
     mean, std = stat.mean, stat.std
     if not math.isfinite(mean):
         return "not finite"
-    if column.kind == "count":
+    if column.kind in ("count", "size"):
         low, high = min(stat.values), max(stat.values)
         return f"{low:,.0f}" if low == high else f"{low:,.0f}–{high:,.0f}"
     if column.kind in _UNITS:

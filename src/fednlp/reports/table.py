@@ -19,7 +19,7 @@ from fednlp.reports.read import Run, trivial_baseline
 
 MARK = "(!)"
 """Stands by a run whose records speak against its result."""
-ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "joules", "count"]
+ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "joules", "count", "size"]
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from fednlp.clock import EVALUATION, timed
 from fednlp.disk import atomic
 from fednlp.federated.runtime import MODEL
 from fednlp.formatting.safe_text import csv_text
+from fednlp.formatting.units import HIDDEN
 from fednlp.runtime.messages import BatchPredictions, ClientModelRequest, ClientModelResult, EvaluateRequest
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
@@ -184,15 +185,17 @@ def personal_scores(context: RunContext, own: np.ndarray) -> dict[str, Any]:
 
 
 def write_clients(path: Path, context: RunContext) -> None:
-    """Write clients.csv: name, sizes and last score on its own tests of every client."""
-    train, test = np.diff(context.partition.train_offsets), np.diff(context.partition.test_offsets)
-    names = context.partition.client_names
+    """Write clients.csv: name, sizes, as far as they are told, and last score on its own tests of every client."""
+    partition, names = context.partition, context.partition.client_names
+    sizes = np.diff([partition.train_offsets, partition.test_offsets]).T.astype(object)
+    if partition.hidden is not None:
+        sizes[partition.hidden] = HIDDEN
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["client", "name", "train_examples", "test_examples", context.worker.task.metric])
-    for client in range(context.partition.num_clients):
+    for client in range(partition.num_clients):
         score, name = context.client_scores[client], csv_text(names[client]) if names else ""
         shown = "" if np.isnan(score) else f"{score:.6f}"
-        writer.writerow([client, name, train[client], test[client], shown])
+        writer.writerow([client, name, *sizes[client], shown])
     with atomic(path, remedy(path.parent)) as file:
         file.write(text.getvalue().encode())

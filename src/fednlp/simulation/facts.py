@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from fednlp.data import TextData
+from fednlp.formatting.places import data_source
 from fednlp.partition import Partition
 from fednlp.processor import processor
 from fednlp.simulation.components import RunComponents
@@ -36,7 +37,7 @@ def write_facts(
     data = components.data
     facts = {
         "name": data.name,
-        "source": data.source,
+        "source": data_source(data.source, directory.experiment().model_dump()),
         "fingerprint": data.fingerprint,
         **({"content": data.content} if data.content else {}),
         **example_counts(data, partition),
@@ -61,12 +62,20 @@ def write_facts(
     directory.write_json("labels.json", {"labels": list(data.label_names), **counts})
 
 
-def example_counts(data: TextData, partition: Partition) -> dict[str, int]:
-    """Return the numbers of training and test examples; where this machine has none, those that the sites told."""
-    return {
-        "train": len(data.train_numbers) or int(partition.train_offsets[-1]),
-        "test": len(data.test_numbers) or int(partition.test_offsets[-1]),
-    }
+def example_counts(data: TextData, partition: Partition) -> dict[str, Any]:
+    """Return the numbers of training and test examples; where this machine has none, those that the sites told.
+
+    Of those it also has, in ``not_told``, how many sites keep them to themselves.
+    """
+    counts: dict[str, Any] = {}
+    hidden: dict[str, int] = {}
+    for place, (split, own) in enumerate((("train", data.train_numbers), ("test", data.test_numbers))):
+        sizes = np.diff(getattr(partition, f"{split}_offsets"))
+        if partition.hidden is not None and not len(own):
+            sizes = sizes[~partition.hidden[:, place]]
+            hidden[split] = int(partition.hidden[:, place].sum())
+        counts[split] = len(own) or int(sizes.sum())
+    return counts | ({"not_told": hidden} if any(hidden.values()) else {})
 
 
 def _environment(data: dict[str, Any], device: torch.device | None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithm import Algorithm
+from fednlp.formatting.places import data_source
 from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.plugins import name_of, require_typed
@@ -259,7 +260,9 @@ def _write_start(
     with saving(directory.folder):
         (directory.folder / "checkpoint").mkdir(exist_ok=True)
         partition.save(directory.partition)
-        directory.write_json("data.json", look.values(texts=False))
+        seen = look.values(texts=False)
+        seen["source"] = data_source(seen["source"], experiment.model_dump())
+        directory.write_json("data.json", seen)
         runtime = experiment.runtime
         device = pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping)
         write_facts(directory, components, partition, start, device)

@@ -96,7 +96,7 @@ class RunDir:
     @property
     def is_at_site(self) -> bool:
         """Whether this is the folder of a federation at one of its sites, with models and little else."""
-        return not self.partition.exists() and self.model.is_dir()
+        return not self.partition.exists() and (self.model.is_dir() or self.own_model.is_dir())
 
     @property
     def own_model(self) -> Path:

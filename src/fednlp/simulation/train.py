@@ -239,7 +239,8 @@ def _finish(
     known = directory.read_json("environment.json")
     data = known["data"]
     if context.experiment.data.at_sites:  # sites may have joined since
-        data = data | example_counts(components.data, context.partition)
+        data = {k: v for k, v in data.items() if k != "not_told"}
+        data |= example_counts(components.data, context.partition)
     summary = summary_of(context, data, stopped)
     by_label = read_file(directory.folder / "by_label.json")
     checks = find_checks(context.experiment.model_dump(exclude_none=True), context.lines, summary, by_label)

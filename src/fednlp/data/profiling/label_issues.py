@@ -338,14 +338,18 @@ def _joining(names: Sequence[str], counts: Numbers, groups: Sequence[Sequence[in
         for place in group
         if place != kept
     ]
-    more = ", ..." if len(pairs) > _MOST_SHOWN else ""
-    return f"data.labels_map = {{ {', '.join(pairs[:_MOST_SHOWN])}{more} }}"
+    more = f" and so on, {len(pairs)} in all" if len(pairs) > _MOST_SHOWN else ""
+    return f"data.labels_map = {{ {', '.join(pairs[:_MOST_SHOWN])} }}{more}"
 
 
 def _near(
     names: Sequence[str], counts: Numbers, groups: Mapping[str, Sequence[int]]
 ) -> list[tuple[int, int]]:
-    """Return rare labels with the frequent label that each may be meant to be, both without digits."""
+    """Return rare labels with the frequent label that each may be meant to be, both without digits.
+
+    Two labels that both occur often are no typing errors of each other, and a label that is as near to one as to
+    another may be meant to be either: nothing is proposed for them.
+    """
     if len(names) > _MOST_COMPARED:
         return []
     words = {
@@ -355,17 +359,25 @@ def _near(
     }
     plain = {name: name.translate(_UMLAUTS) for name in words}
     frequent = {name: max(group, key=lambda place: int(counts[place])) for name, group in words.items()}
-    found = []
+    found: dict[int, int] = {}
     for name, group in words.items():
         rare = max(int(counts[place]) for place in group)
-        others = {
-            plain[one]: place
-            for one, place in frequent.items()
-            if one != name and int(counts[place]) >= _RARER * rare
-        }
-        nearest = difflib.get_close_matches(plain[name], others, 1, _NEARNESS)
-        found += [(place, others[nearest[0]]) for place in group if nearest]
-    return found
+        others: dict[str, list[int]] = {}
+        for one, place in frequent.items():
+            if one != name and int(counts[place]) >= _RARER * rare:
+                others.setdefault(plain[one], []).append(place)
+        nearest = difflib.get_close_matches(plain[name], others, 2, _NEARNESS)
+        ratios = [difflib.SequenceMatcher(a=one, b=plain[name]).ratio() for one in nearest]
+        if nearest and len(set(ratios)) == len(ratios) and len(others[nearest[0]]) == 1:
+            found |= dict.fromkeys(group, others[nearest[0]][0])
+    return [(place, _end_of(target, found)) for place, target in found.items()]
+
+
+def _end_of(place: int, joined: Mapping[int, int]) -> int:
+    """Return the label that one comes to, where the one that it is joined to is joined itself."""
+    while place in joined:
+        place = joined[place]
+    return place
 
 
 def _single(names: Sequence[str], counts: Numbers) -> Iterator[Issue]:

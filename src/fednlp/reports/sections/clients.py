@@ -43,13 +43,14 @@ def clients_table(groups: Groups) -> Table | None:
     scores = {title: stats for label, found in alike.items() for title, stats in _scores(label, found)}
     kind: ColumnKind = "share" if is_share(metric) else "plain"
     columns = [
-        *(TableColumn(size, heading, "count") for size, heading in _SIZES.items()),
+        *(TableColumn(size, heading, "size") for size, heading in _SIZES.items()),
         *(TableColumn(title, title, kind) for title in scores),
     ]
     seeds = max(map(len, alike.values()))
     rows = []
     for place, name in enumerate(client_names(first)):
-        sizes = {size: Stat((float(getattr(first, size)[place]),)) for size in _SIZES}
+        counts = {size: float(getattr(first, size)[place]) for size in _SIZES}
+        sizes = {size: Stat((count,)) if count >= 0 else None for size, count in counts.items()}
         own = {title: stats[place] for title, stats in scores.items()}
         rows.append(TableRow(name, None, seeds, {**sizes, **own}))
     notes = [*(_extremes(title, rows) for title in scores), _left_out(groups, alike), *stated_notes(groups)]

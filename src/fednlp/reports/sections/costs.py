@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fednlp.costs.accounting import PARTS
 from fednlp.errors import RunError
 from fednlp.federated.cohort import failures
+from fednlp.formatting.places import named
 from fednlp.formatting.units import (
     DASH,
     capital,
@@ -205,7 +206,7 @@ def _devices(run: Run) -> str:
 
     A mix names its devices by falling share.
     """
-    device = run.setting("costs.device")
+    device = named(run.setting("costs.device"))
     if not isinstance(device, Mapping):
         return f"device {device}" if device else ""
     shares = sorted(device.items(), key=lambda item: (-item[1], item[0]))

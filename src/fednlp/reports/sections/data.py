@@ -10,8 +10,9 @@ import numpy as np
 from fednlp.config.tables import lookup
 from fednlp.data.profiling.statistics import Spread, columns_text, scripts_text
 from fednlp.errors import PartitionError, RunError
+from fednlp.formatting.places import data_source, named
 from fednlp.partition import Partition
-from fednlp.reports.describe import describe_partition, format_count
+from fednlp.reports.describe import describe_partition, format_count, told_count
 from fednlp.reports.document import Block, Grid, KeyValues, Picture
 from fednlp.reports.groups import settings, without_seeds
 from fednlp.reports.read import Run, read_file, read_labels
@@ -37,7 +38,7 @@ def one_of(things: Iterable[Any], describe: Callable[[Any], Any]) -> str:
 
 def _summary(runs: Sequence[Run]) -> list[tuple[str, str]]:
     def count(key: str) -> str:
-        return one_of(runs, lambda run: format_count(data_fact(run, key)))
+        return one_of(runs, lambda run: told_count(data_facts(run), key))
 
     return [
         (
@@ -46,15 +47,20 @@ def _summary(runs: Sequence[Run]) -> list[tuple[str, str]]:
         ),
         (
             "Source",
-            one_of(runs, lambda run: data_fact(run, "source") or run.setting("data.path") or "unknown"),
+            one_of(runs, lambda run: data_source(_source(run), run.config)),
         ),
         ("Training examples", count("train")),
         ("Test examples", count("test")),
         ("Task", one_of(runs, lambda run: data_fact(run, "task") or "text-classification")),
         ("Labels", count("labels")),
-        ("Model", one_of(runs, lambda run: run.setting("model.name_or_path", "unknown"))),
+        ("Model", one_of(runs, lambda run: named(run.setting("model.name_or_path", "unknown")))),
         ("Parameters", one_of(runs, lambda run: format_count((run.summary or {}).get("parameters")))),
     ]
+
+
+def _source(run: Run) -> str:
+    known = data_fact(run, "source") or run.setting("data.path") or "unknown"
+    return known if isinstance(known, str) else " and ".join(known)
 
 
 def _reading(looks: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
@@ -79,9 +85,13 @@ def _spread(numbers: Mapping[str, int] | None) -> str:
 
 
 def data_fact(run: Run, key: str) -> Any:
+    """Return one of the things that a run knows of its data."""
+    return data_facts(run).get(key)
+
+
+def data_facts(run: Run) -> Mapping[str, Any]:
     """Return what a run knows of its data."""
-    known = (run.summary or {}).get("data") or run.environment.get("data") or {}
-    return known.get(key)
+    return (run.summary or {}).get("data") or run.environment.get("data") or {}
 
 
 def other_texts(runs: Sequence[Run]) -> list[str]:
