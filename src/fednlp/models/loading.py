@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from fednlp.disk import POINTED, POINTER
 from fednlp.errors import FednlpError, ModelError
 from fednlp.formatting.safe_text import clean
 from fednlp.models.folder_bounds import folder_config, within_bounds, without_hub
@@ -20,7 +21,6 @@ from fednlp.models.registry import ALL_NAMES, LSTM
 _DRAWING = ("uniform_", "normal_", "kaiming_uniform_")
 """Functions of ``torch.nn.init`` that a mode is asked about; the others draw by methods of tensors."""
 
-_PLACEHOLDER = b"version https://git-lfs.github.com/spec/"
 _LARGEST_PLACEHOLDER = 1024
 
 
@@ -155,11 +155,8 @@ def _refuse_placeholders(folder: Path) -> None:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and path.stat().st_size < _LARGEST_PLACEHOLDER:
             with path.open("rb") as file:
-                if file.read(len(_PLACEHOLDER)) == _PLACEHOLDER:
-                    raise ModelError(
-                        f"{path} is a placeholder of git-lfs and not the file itself: run git lfs pull in the clone, "
-                        "or copy the folder with its large files"
-                    )
+                if file.read(len(POINTER)) == POINTER:
+                    raise ModelError(f"{path} is {POINTED}")
 
 
 def refuse_unusable(model: Any, source: str) -> None:

@@ -22,7 +22,18 @@ def class_names_in(
     described = _features(metadata.get(b"huggingface", b""), "info")
     if not described and beside.is_file() and beside.stat().st_size <= _LARGEST:
         described = _features(beside.read_bytes(), None)
-    found = {column: _names(described.get(column)) for column in columns}
+    return class_names({column: described.get(column) for column in columns})
+
+
+def class_names(features: Any) -> dict[str, Sequence[str]]:
+    """Return the names of the classes of each column that holds their numbers, or lists of them.
+
+    Args:
+        features: Descriptions by the names of columns; or a list of ``{"name": ..., "type": ...}``.
+    """
+    if isinstance(features, list):
+        features = {str(one.get("name")): one.get("type") for one in features if isinstance(one, dict)}
+    found = {column: _names(of) for column, of in features.items()} if isinstance(features, dict) else {}
     return {column: names for column, names in found.items() if names}
 
 
