@@ -208,7 +208,7 @@ def refuse_weights(source: str) -> str:
             if other := next((path for path in found if re.fullmatch(kind, path.name)), None):
                 index = f"{other.name.partition('-')[0]}{other.suffix}.index.json"
                 raise ModelError(f"{source} has no weights to train: {other.name} is {what.format(index)}")
-    types = {}
+    types: dict[str, str] = {}
     for path in found:
         if path.suffix == ".safetensors":
             types |= _types_in(path)
