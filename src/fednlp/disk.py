@@ -19,6 +19,11 @@ from typing import BinaryIO
 
 from fednlp.errors import RunError
 
+POINTER = b"version https://git-lfs.github.com/spec/"
+"""How a small text of git-lfs begins, which stands in the place of a file."""
+POINTED = (
+    "a placeholder of git-lfs and not the file itself: run git lfs pull in the clone, or download the file"
+)
 ELSEWHERE = "set FEDNLP_CACHE to a folder elsewhere"
 _PIECE = 1 << 20
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

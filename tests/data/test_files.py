@@ -22,6 +22,7 @@ from fednlp.data.readers.text_io import lines
 from fednlp.data.records import read_records
 from fednlp.data.silos.paths import silo_paths
 from fednlp.data.store import Fault, Rows
+from fednlp.disk import POINTED
 from fednlp.errors import DataError
 
 nasty = st.text() | st.text(alphabet="\"'\n\r\t,;\\ \u2028\u0085\x0b\x1cä😀")
@@ -234,6 +235,48 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         ':2: a quote (") opened here takes the next 4 lines into one cell, and they look like rows: write it as "" '
         'within quotes, or say data.quoting = "none" where quotes are characters like any other',
     ),
+    "a title above": (
+        "a.csv",
+        "Export of tickets,,\n,,\ntext,label,office\n" + "a,x,o\n" * 5,
+        ":1: 'Export of tickets' stands alone above rows of 3 cells: remove what stands above the line of column names",
+    ),
+    "names of rows": (
+        "a.csv",
+        "text,label\n1,a,x\n2,b,y\n",
+        ":2: 3 cells where the header has 2: if each row begins with a number or a name of its own, give that column a "
+        "name too",
+    ),
+    "joined tables": (
+        "a.csv",
+        "text,label\na,x\ntext,label\nb,y\n",
+        ":3: the line of column names again: remove it",
+    ),
+    **{
+        f"{kind} by its content": (name, content, f": {message}")
+        for kind, name, content, message in (
+            ("git-lfs", "a.txt", "version https://git-lfs.github.com/spec/v1\n", f"{POINTED}"),
+            ("git-lfs, packed", "a.parquet", "version https://git-lfs.github.com/spec/v1\n", f"{POINTED}"),
+            (
+                "HTML",
+                "a.csv",
+                "\n<!DOCTYPE html>\n",
+                "an HTML page, as a server shows in place of a file: download the file itself",
+            ),
+            (
+                "JSON",
+                "a.csv",
+                '\ufeff[{"text": "a", "label": "x"}]',
+                "JSON by its content: name it .json or .jsonl",
+            ),
+            ("Parquet", "a.tsv", "PAR1", "a Parquet file by its content: name it .parquet"),
+            (
+                "a workbook",
+                "a.csv",
+                "PK\x03\x04",
+                "a ZIP archive or a workbook by its content: name it .xlsx, or unpack it",
+            ),
+        )
+    },
     "packed": (
         "a.csv.zip",
         "PK",
@@ -253,7 +296,19 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
     "rows by client": (
         "a.json",
         '{"anna": [{"text": "a"}], "ben": [{"text": "b"}]}',
-        ": lists of rows under 'anna', 'ben': write each to a file of its own, which are clients, or train and test",
+        ": lists of rows under 'anna', 'ben': write each to a file of its own, which are clients, or train and test; "
+        "or, if these are labels, write an object a row with its label",
+    ),
+    "commas between lines": (
+        "a.jsonl",
+        '{"text": "a"},\n{"text": "b"},\n',
+        ":1: not JSON (Extra data): remove the comma at the end of each line",
+    ),
+    "rows by split": (
+        "a.json",
+        '{"train": [["a b", "x"]], "val": [["c", "x"]], "test": [["d", "x"]]}',
+        ": lists of rows under 'train', 'val', 'test': write each to a file of its own, which are clients, or train "
+        "and test; or, if these are labels, write an object a row with its label",
     ),
     "nul": (
         "a.jsonl",
@@ -309,7 +364,7 @@ FAULTS: dict[str, tuple[str, str | bytes, str]] = {
         ":1: half a surrogate pair (\\ud800 to \\udfff) is no character: remove it",
     ),
     "unknown suffix": (
-        "a.docx",
+        "a.dat",
         "text,label\na,x\n",
         ": cannot tell what kind of file this is: name it .csv, .tsv, .tab, .jsonl, .ndjson, .json, .parquet, .xlsx, "
         ".conll, .conllu, .conllup, .bio, .iob, .iob2, .txt",
@@ -381,6 +436,15 @@ def test_a_folder_a_class_is_read_in_order(classes: Path) -> None:
         {"text": "two\n", "label": "b", "file": "b/2.txt"},
     ]
     assert list(read(folder_rows(classes, "body", "topic"), "body", "topic")[0]) == ["body", "topic", "file"]
+
+
+def test_what_says_something_of_the_examples_is_none(classes: Path) -> None:
+    before = [row["file"] for row in read(folder_rows(classes))]
+    for name in ("README", "License.txt", "readme.md"):
+        written(classes, f"a/{name}", "about the data")
+    rows = folder_rows(classes)
+    assert [row["file"] for row in read(rows)] == before
+    assert rows.note == "left out as no example: a/License.txt ..."
 
 
 def test_identity_follows_the_folder(classes: Path) -> None:

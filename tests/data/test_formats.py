@@ -218,6 +218,13 @@ def test_a_damaged_parquet_file(tmp_path: Path) -> None:
         load_data(path=path)
 
 
+def test_a_title_above_a_workbooks_table_is_said(tmp_path: Path) -> None:
+    table = [["Report"], ["text", "label"], *([f"t {number}", "x"] for number in range(3))]
+    path = excel(tmp_path / "a.xlsx", {"one": table})
+    with pytest.raises(DataError, match=r"a.xlsx:1: 'Report' stands alone above rows of 2 cells"):
+        load_data(path=path)
+
+
 @pytest.mark.parametrize(
     ("row", "said"),
     [

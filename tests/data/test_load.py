@@ -148,6 +148,23 @@ def test_the_fingerprint_follows_the_content_and_the_split_and_nothing_else(
     assert len(set(prints)) == len(prints)
 
 
+@pytest.mark.parametrize(
+    ("test", "said"),
+    [
+        ("text,label\na,-1\nb,-1\n", "every test example has the label '-1'"),
+        ("text,label\na,?\nb,?\n", "every test example has the label '?'"),
+        ("text,label\na,\nb,\n", "test.csv:2: the label is missing"),
+        ("id,text\n1,a\n", "no column 'label'"),
+    ],
+)
+def test_a_test_set_without_labels_is_refused(path: Path, test: str, said: str) -> None:
+    (path.parent / "test.csv").write_text(test)
+    with pytest.raises(DataError, match="a test set without labels cannot be scored: leave it out") as caught:
+        load_data(path=path, test_path=path.parent / "test.csv")
+    assert said in str(caught.value)
+    assert "in data.test_path, with the training file as data.path" in str(caught.value)
+
+
 def test_the_seed_draws_the_test_set(path: Path) -> None:
     first, again, other = (load_data(path=path, seed=seed).test_numbers.tolist() for seed in (0, 0, 1))
     assert first == again != other

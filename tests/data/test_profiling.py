@@ -67,6 +67,14 @@ def planted(plant: str) -> Table:
         rows = [[text, f"id{number}"] for number, (text, _) in enumerate(rows)]
     elif plant == "numeric-labels":
         rows = [[text, str(number / 100)] for number, (text, _) in enumerate(rows)]
+    elif plant == "scores":
+        rows = [[text, ("3.8", "0", "5")[number % 3]] for number, (text, _) in enumerate(rows)]
+    elif plant == "damaged-texts":
+        rows[0][0], rows[1][0], rows[2][0] = "FÃ¼r den KÃ¶nig", "F\ufffdr", "itâ€™s"
+    elif plant == "no-texts":
+        rows = [[f"2024-{number}", label] for number, (_, label) in enumerate(rows)]
+    elif plant == "names of files":
+        rows = [[f"texts/{number}.txt", label] for number, (_, label) in enumerate(rows)]
     elif plant == "single-example-labels":
         rows[0][1] = "radiology"
     elif plant == "empty-texts":
@@ -80,12 +88,17 @@ def planted(plant: str) -> Table:
         ("similar-labels", 3),
         ("label-per-row", 300),
         ("numeric-labels", 300),
+        ("scores", 3),
         ("single-example-labels", 1),
         ("empty-texts", 3),
+        ("damaged-texts", 3),
+        ("no-texts", 240),
+        ("names of files", 240),
     ],
 )
 def test_what_is_planted_in_one_file_is_found_and_nothing_else(write: Write, plant: str, count: int) -> None:
-    assert kinds(write(planted(plant))) == {plant: count}
+    kind = {"scores": "numeric-labels", "names of files": "no-texts"}.get(plant, plant)
+    assert kinds(write(planted(plant))) == {kind: count}
 
 
 @pytest.mark.parametrize(
@@ -179,6 +192,27 @@ LISTS = [[json.dumps(["a", f"w{n}"]), json.dumps(["O", f"B-{CLASSES[n % 3]}"])] 
         ),
         (LISTS, "text,label", {}, 'columns = {words = "text", tags = "label"}'),
         ([["text", tags] for _, tags in LISTS], "text,label", {}, "one label an example"),
+        *(
+            (
+                [[f"t {n}", ("joy", f"fear{mark}joy", "fear")[n % 3]] for n in range(30)],
+                "text,label",
+                {},
+                "keep one in each",
+            )
+            for mark in ",;|/"
+        ),
+        (
+            [[f"t {n}", (f"{n % 28},{n % 27}", f"{n % 26}")[n % 2]] for n in range(99)],
+            "text,label",
+            {},
+            "to take each combination for a label of its own",
+        ),
+        (
+            [[f"w{n}", ("O", "B-PER", "I-PER")[n % 3]] for n in range(30)],
+            "text,label",
+            {},
+            "write a word and its tag",
+        ),
         (
             [[f"note {n}", f"the patient number {n} was seen and sent home"] for n in range(30)],
             "note,summary",
@@ -207,8 +241,17 @@ def test_the_remedy_for_words_and_tags_works(tmp_path: Path) -> None:
     assert load_data(path=path, task="token-classification").task == "token-classification"
 
 
-def test_long_names_of_few_classes_are_labels(write: Write) -> None:
-    rows = [[text, f"a rather long name of the department of {label}"] for text, label in clean()]
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"a rather long name of the department of {label}" for label in CLASSES],
+        ["Arts, Culture", "Arts, Music", "Sport"],
+        ["high/new", "high/old", "low/new", "low/old"],
+        ["agree", "strongly agree", "disagree", "strongly disagree"],
+    ],
+)
+def test_names_of_few_classes_are_labels(names: list[str], write: Write) -> None:
+    rows = [[text, names[number % len(names)]] for number, (text, _) in enumerate(clean())]
     assert kinds(write(rows)) == {}
 
 

@@ -207,7 +207,11 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
         {"answers": [{"text": "1913", "start": 3}]},
         "the answer '1913' does not stand at character 3 of its context",
     ),
-    ("question-answering", {"answers": []}, "there is no answer"),
+    (
+        "question-answering",
+        {"answers": []},
+        "there is no answer, and questions without one (SQuAD 2.0) are not learnt",
+    ),
     (
         "question-answering",
         {"answers": "in 1912"},

@@ -90,6 +90,50 @@ ASKED = {
         lines(lambda t, x: f"it was {t},{x}"),
         "begin the file with a line of column names",
     ),
+    "no names, a number first": (
+        "a.csv",
+        lines(lambda t, x: f"1,{x}"),
+        "'1' stands where the name of a column",
+    ),
+    "no names, six of them": (
+        "a.csv",
+        lines(lambda t, x: f'"0","{len(t)}","Mon Apr 06 22:19:45 PDT","NO_QUERY","{x}","{t}"'),
+        'a line of 6 column names (of Sentiment140: label,id,date,query,user,text; or say data.name = "sentiment140")',
+    ),
+    "texts to labels": (
+        "a.json",
+        json.dumps({f"it was {t}": x for t, x in zip(TEXTS, LABELS, strict=True)}),
+        "of JSON, write objects with these names",
+    ),
+    "a pair": (
+        "a.csv",
+        "id,premise,hypothesis,gold_label\n" + lines(lambda t, x: f"1,{t},{t},{x}"),
+        'columns = {text = "premise", text_pair = "hypothesis", label = "gold_label"}',
+    ),
+    "a pair with a score": (
+        "a.tsv",
+        "sentence1\tsentence2\tscore\n" + lines(lambda t, x: f"{t}\t{t}\t3.8"),
+        'columns = {text = "sentence1", text_pair = "sentence2", score = "score"}',
+    ),
+    "an answer without its place": (
+        "a.csv",
+        "context,question,answer\n" + lines(lambda t, x: f"{t},which?,film"),
+        "write the answer into a column answers, as a JSON list with its position",
+    ),
+    "a word in each row": (
+        "a.csv",
+        "sentence_id,words,labels\n" + lines(lambda t, x: f"1,{x},O"),
+        "a table with a word in each row: write words and tags as columns of a .conll file",
+    ),
+    "tags beside a text": (
+        "a.jsonl",
+        lines(lambda t, x: {"text": t, "tags": ["O"] * 5}),
+        "'tags' holds lists: if they are the tags of words, write the words as lists too",
+    ),
+    **{
+        f"marked words, {example}": ("a.txt", f"We met {example} there\n" * 9, f"such as {example!r}: if")
+        for example in ("<PER>Anna Berg</PER>", "[Anna](person)", "[Anna Berg PER]")
+    },
 }
 
 
@@ -115,6 +159,25 @@ def test_a_column_that_says_what_a_text_is_of_is_named(tmp_path: Path) -> None:
     assert [note for note in data.notes if 'say data.label = "team"' in note]
     assert not [note for note in data.notes if '"id"' in note]
     assert not load_data(path=tmp_path / "a.csv", task="causal-lm").notes
+
+
+def test_what_a_table_shows_is_advised_from_its_values(tmp_path: Path) -> None:
+    """A name that stands among the values too is a value; the longest texts and few values are text and label."""
+    (tmp_path / "a.csv").write_text(lines(lambda t, x: f"{x},{t[-8:]}"))
+    page = _profile({"data": {"path": str(tmp_path / "a.csv")}, "task": {}}, ()).page()
+    assert "'good' stands where the name of a column should" in page
+    assert "perhaps" not in page
+    (tmp_path / "a.csv").write_text("id,body,class\n" + lines(lambda t, x: f"{t[-1]}x,{t},{x}"))
+    page = _profile({"data": {"path": str(tmp_path / "a.csv")}, "task": {}}, ()).page()
+    assert "perhaps: --text body --label class" in page
+
+
+def test_the_other_text_of_a_pair_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("premise,hypothesis,label\n" + lines(lambda t, x: f"{t},{t},{x}"))
+    notes = load_data(path=tmp_path / "a.csv", text="premise").notes
+    assert notes == (
+        "'hypothesis' is not read: if it is a pair with 'premise', say columns = {text_pair = \"hypothesis\"}",
+    )
 
 
 def test_the_user_decides(tmp_path: Path) -> None:
@@ -143,6 +206,28 @@ LABELLED = {
         indent=1,
     ),
     "pandas": json.dumps({"text": dict(enumerate(TEXTS)), "label": dict(enumerate(LABELS))}),
+    "pandas, index": json.dumps(
+        {f"row {n}": {"text": t, "label": x} for n, (t, x) in enumerate(zip(TEXTS, LABELS, strict=True))}
+    ),
+    "a list a column": json.dumps({"text": TEXTS, "label": LABELS}, indent=1),
+    "a page of results": json.dumps(
+        {
+            "count": 12,
+            "next": None,
+            "results": [{"text": t, "label": x} for t, x in zip(TEXTS, LABELS, strict=True)],
+        }
+    ),
+    "a viewer of datasets": json.dumps(
+        {
+            "features": [
+                {"feature_idx": 0, "name": "label", "type": {"names": ["good", "bad"], "_type": "ClassLabel"}}
+            ],
+            "rows": [
+                {"row_idx": n, "row": {"text": t, "label": int(x == "bad")}, "truncated_cells": []}
+                for n, (t, x) in enumerate(zip(TEXTS, LABELS, strict=True))
+            ],
+        }
+    ),
     "pandas, split": json.dumps(
         {"columns": ["text", "label"], "data": list(zip(TEXTS, LABELS, strict=True))}
     ),

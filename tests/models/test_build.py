@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from transformers import CanineConfig
 
 from fednlp.errors import ModelError
-from fednlp.models.loading import without_memory
-from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text, new_model, pretrained_model
+from fednlp.models.loading import has_weights, without_memory
+from fednlp.models.pretrained import load_tokenizer, longest_text, new_model, pretrained_model
 from fednlp.models.resolve import resolve_model
 from fednlp.training.model_layout import flat_weights, layout_of
 from fednlp.training.replica import Replica
@@ -161,7 +161,7 @@ def test_weights_that_cannot_be_read_are_not_taken_for_none(
     for path in random_model("bert", None).iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     (tmp_path / name).write_bytes(b"")
-    with pytest.raises(ModelError, match="cannot be loaded"):
+    with pytest.raises(ModelError, match=r"cannot be loaded|has no weights to train"):
         pretrained_model(str(tmp_path), "AutoModelForMaskedLM", {}, {}, 0)
 
 
@@ -300,6 +300,14 @@ def _broken(folder: Path, value: float) -> None:
     _with_weights(folder, lambda weights: weights[name][0].fill_(value))
 
 
+def _as_bytes(weights: dict[str, torch.Tensor]) -> None:
+    weights |= {name: one.to(torch.int8) for name, one in weights.items() if one.dim() > 1}
+
+
+def _renamed(folder: Path, name: str) -> None:
+    (folder / "model.safetensors").rename(folder / name)
+
+
 def _placeholder(folder: Path, name: str) -> None:
     text = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
     (folder / name).write_text(text)
@@ -316,6 +324,16 @@ def _placeholder(folder: Path, name: str) -> None:
         (partial(_broken, value=math.nan), "damaged: 32 of the 512 weights of bert.encoder.layer.0.output.dense"),
         (partial(_broken, value=-math.inf), "damaged: 32 of the 512"),
         (partial(_with_weights, change=lambda w: [one.zero_() for one in w.values()]), "all its weights are zero"),
+        (partial(_with_weights, change=_as_bytes), "quantised .bert.*weight is I8"),
+        (partial(_with_weights, change=lambda w: [w.pop(n) for n in [*w] if ".layer." in n and n.endswith("weight")]),
+         "lacks 12 of the 15 matrices that its config.json asks for, such as bert.encoder.layer.0.attention"),
+        (partial(_with_config, change=lambda c: c.update(model_type="roberta")),
+         'has others such as bert.*: it is of another architecture or size than model_type = "roberta", or not whole'),
+        (partial(_with_config, change=lambda c: c.update(hidden_size=64)), "config.json asks for another size of bert"),
+        (partial(_renamed, name="weights.safetensors"), "weights.safetensors is not called model.safetensors: rename"),
+        (partial(_renamed, name="model.onnx"), "model.onnx is of other software: give PyTorch's weights"),
+        (partial(_renamed, name="model-q4.gguf"), "is a GGUF file: give the file itself in place of its folder"),
+        (partial(_renamed, name="optimizer.pt"), "optimizer.pt is no weights"),
         (partial(_placeholder, name="model.safetensors"), "model.safetensors is a placeholder of git-lfs"),
         (partial(_placeholder, name="config.json"), "config.json is a placeholder of git-lfs"),
     ],
@@ -328,6 +346,52 @@ def test_checkpoints_that_are_not_what_they_seem(
     with pytest.raises(ModelError, match=said) as caught:
         pretrained_model(str(folder), "AutoModelForMaskedLM", {}, {}, 0)
     assert "install" not in str(caught.value)
+
+
+def test_what_a_checkpoint_lacks_or_has_beyond_the_model_is_said(random_model: Make, tmp_path: Path) -> None:
+    """And of what type its numbers are, where they are trained as others."""
+    folder = Path(shutil.copytree(random_model("bert", "AutoModelForMaskedLM"), tmp_path / "model"))
+    _with_weights(folder, lambda w: w.update({name: one.bfloat16() for name, one in w.items()}))
+    _with_weights(folder, lambda w: w.__delitem__("bert.encoder.layer.0.output.dense.weight"))
+    told: list[str] = []
+    pretrained_model(str(folder), "AutoModelForMaskedLM", {}, {"num_hidden_layers": 1}, 0, log=told.append)
+    assert told[0] == "the weights of the checkpoint are bfloat16: they are trained and saved as float32"
+    assert told[1].startswith(
+        "the checkpoint lacks 1 of 9 matrices, such as bert.encoder.layer.0.output.dense.weight"
+    )
+    _with_config(folder, lambda config: config.update(num_hidden_layers=1))
+    pretrained_model(str(folder), "AutoModelForMaskedLM", {}, {}, 0, log=told.append)
+    assert "weights that its config.json does not ask for, such as bert.encoder.layer.1." in told[-1]
+
+
+def test_a_tokenizer_beyond_the_table_of_embeddings(random_model: Make) -> None:
+    source = str(random_model("bert", None))
+    tokenizer = load_tokenizer(source)
+    tokenizer.add_special_tokens({"additional_special_tokens": [f"<{number}>" for number in range(99)]})
+    longest_text(source, tokenizer)
+    tokenizer.add_tokens(["a new word"])
+    with pytest.raises(
+        ModelError, match=r"tokens, such as 'a new word', and its model a table of .* resize_token_emb"
+    ):
+        longest_text(source, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("adapter_config.json", "{}", "it holds adapters alone: merge them into their base model"),
+        ("checkpoint-9/config.json", "{}", "give .*checkpoint-9$"),
+        ("0_Transformer/config.json", "{}", "give .*0_Transformer$"),
+        ("model-q8.gguf", "", "give .*model-q8.gguf$"),
+    ],
+)
+def test_a_folder_without_a_model_says_what_to_give(
+    name: str, content: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ModelError, match=said):
+        resolve_model(str(tmp_path))
 
 
 def test_a_model_of_characters_is_refused_in_words(tmp_path: Path) -> None:

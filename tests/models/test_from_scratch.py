@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from fednlp.errors import ModelError
 from fednlp.models.from_scratch import from_scratch_folder, from_scratch_source
+from fednlp.models.loading import has_weights
 from fednlp.models.pretrained import (
-    has_weights,
     load_tokenizer,
     longest_text,
     new_model,

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from fednlp.errors import ModelError
 from fednlp.models import folder_bounds
 from fednlp.models.folder_bounds import require_bounded, within_bounds
-from fednlp.models.loading import without_memory
-from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text, new_model, pretrained_model
+from fednlp.models.loading import has_weights, without_memory
+from fednlp.models.pretrained import load_tokenizer, longest_text, new_model, pretrained_model
 from fednlp.models.prompt_tuning import with_saved_prompt
 
 CLASSIFIER = "AutoModelForSequenceClassification"

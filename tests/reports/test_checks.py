@@ -31,6 +31,19 @@ def summary(score: float = 0.9, guess: float | None = 0.5, tests: int = 200, **m
     } | more
 
 
+PERPLEXED = summary(
+    evaluation={"global": {"accuracy": 0.125, "perplexity": 226.0}},
+    trivial_baseline={"name": "each token as often as in training", "accuracy": 0.1, "perplexity": 19.8},
+)
+
+
+NO_SPANS = summary(
+    metric="f1",
+    evaluation={"global": {"f1": 0.0, "precision": 0.0, "recall": 0.0}},
+    trivial_baseline={"name": "O", "f1": 0.0},
+)
+
+
 def lines(*losses: float | None, reason: str = "") -> list[dict[str, Any]]:
     """Return the lines of rounds with these losses, the last of which lost a client for a reason."""
     found: list[dict[str, Any]] = [{"round": n, "train_loss": loss} for n, loss in enumerate(losses, 1)]
@@ -58,6 +71,18 @@ def lines(*losses: float | None, reason: str = "") -> list[dict[str, Any]]:
         (CONFIG, lines(1.0), summary(), {"labels": ["a", "b"], "confusion": [[0, 0], [0, 8]]}, [], ""),
         (CONFIG, lines(1.0), summary(1.0, tests=1), None, ["few-tests"], "one example; hold out more: --set data.test"),
         (CONFIG, lines(1.0), summary(0.9, tests=29), None, ["few-tests"], "anything from 0.74 to 0.97"),
+        (CONFIG, lines(1.0), summary(0.9, tests=29, metric="f1", evaluation={"global": {"f1": 0.9}}), None,
+         ["few-tests"], "is that of 29 examples; hold out"),
+        (CONFIG, lines(1.0), summary(0.9, tests=29, task="causal-lm"), None, ["few-tests"], "of 29 examples; hold out"),
+        (CONFIG | {"data": {"test_size": 5, "test_fraction": 0.2}}, lines(1.0), summary(0.9, tests=5), None,
+         ["few-tests"], "draw more: --set data.test_size=300"),
+        (CONFIG, lines(1.0, 0.9), PERPLEXED, None, ["below-baseline"], "perplexity 226.0 is above the baseline's 19.8"),
+        (CONFIG, lines(1.0, 0.9), PERPLEXED | {"trivial_baseline": {"perplexity": 300.0}}, None, [], ""),
+        (CONFIG, lines(1.0), NO_SPANS, None, ["below-baseline", "one-class"], "no span of tags that is right"),
+        (CONFIG | {"client": {"learning_rate": 1e-12}}, lines(1.0, 1.0), summary(0.3), None, ["below-baseline"],
+         "raise the learning rate: --set client.learning_rate=1e-05"),
+        (CONFIG | {"client": {"learning_rate": 10}}, lines(283.0, 790.0), summary(), None, ["diverged"],
+         "--set client.learning_rate=0.1"),
         (SITES, lines(1.0), summary(guess=None), None, ["no-baseline"], "evaluation.federated=true"),
         (SITES, lines(1.0), summary(guess=None, tests=4), None, ["no-baseline"], ""),
         (SITES, lines(1.0), summary(evaluation={"federated": {"accuracy": 0.5, "mcc": 0.0, "examples": 9}}), None,

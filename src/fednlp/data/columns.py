@@ -1,5 +1,6 @@
 """The roles of the columns of a file, from the user's settings, a task's schema and the names in the file."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -36,6 +37,41 @@ _GUESSED = (
     "sequence-to-sequence",
 )
 _LONGEST_NAME, _MOST_WORDS = 40, 5
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?")
+_PAIRS = (
+    ("premise", "hypothesis"),
+    ("sentence1", "sentence2"),
+    ("question1", "question2"),
+    ("#1 string", "#2 string"),
+    ("text1", "text2"),
+    ("text_1", "text_2"),
+    ("text_a", "text_b"),
+    ("sentence_a", "sentence_b"),
+    ("sentence_1", "sentence_2"),
+    ("s1", "s2"),
+    ("question", "sentence"),
+    ("question", "passage"),
+    ("query", "passage"),
+    ("query", "document"),
+    ("claim", "evidence"),
+    ("headline", "body"),
+    ("context", "hypothesis"),
+)
+"""Names of two texts of which the one says something of the other."""
+_SCORES = ("score", "similarity", "similarity_score", "relatedness_score")
+_LABELS = (
+    "label",
+    "labels",
+    "gold_label",
+    "is_duplicate",
+    *_SCORES,
+    "quality",
+    "class",
+    "entailment",
+    "stance",
+    "answer",
+)
+"""Names that a column of labels or scores has beside a pair."""
 
 
 class MissingColumns(DataError):
@@ -134,7 +170,7 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
             f"{where}: the columns fit {' and '.join(fitting)} alike: say which, such as "
             f'task.name = "{fitting[0]}"'
         )
-    if (advice := _known_layout(names)) is not None:
+    if (advice := _known_layout(names, configured)) is not None:
         raise TaskUnknown(f"{where}: {advice}")
     if _fits("causal-lm", names, configured):
         near = [name for name in ("label", "score") if get_close_matches(name, _lower(names), cutoff=_NEAR)]
@@ -160,7 +196,30 @@ _JOINED = (
     "instructions with further text, and a template takes one column: join 'instruction' and '{0}' into one, and "
     'say columns = {{source = "IT", target = "{1}"}} and task.name = "text-generation"'
 )
+_ROWS_OF_WORDS = (
+    "a table with a word in each row: write words and tags as columns of a .conll file, with a blank line between "
+    "sentences"
+)
+_ANSWERS = (
+    "a text, a question and its answer: write the answer into a column answers, as a JSON list with its position in "
+    'the text, [{"text": "1912", "start": 3}]'
+)
 _LAYOUTS: tuple[tuple[frozenset[str], str], ...] = (
+    *(
+        (frozenset({number, word, tag}), _ROWS_OF_WORDS)
+        for number in ("sentence #", "sentence", "sentence_id", "sentence_idx", "sent_id")
+        for word, tag in (
+            ("word", "tag"),
+            ("words", "labels"),
+            ("words", "tags"),
+            ("token", "label"),
+            ("word", "label"),
+        )
+    ),
+    *(
+        (frozenset({"context", "question", answer}), _ANSWERS)
+        for answer in ("answer", "answer_text", "answer_start")
+    ),
     (frozenset({"messages"}), _CHAT.format("'messages'")),
     (frozenset({"conversations"}), _CHAT.format("'conversations'")),
     (frozenset({"conversation"}), _CHAT.format("'conversation'")),
@@ -202,37 +261,84 @@ _LAYOUTS: tuple[tuple[frozenset[str], str], ...] = (
             ("tokens", "ner_tags"),
             ("tokens", "pos_tags"),
             ("tokens", "tags"),
+            ("tokens", "labels"),
             ("words", "ner_tags"),
+            ("words", "ner"),
+            ("words", "labels"),
         )
     ),
     (
         frozenset({"translation"}),
         "texts in two languages within one column: write each language into a column of its own, source and target",
     ),
-    (
-        frozenset({"sentence #", "word", "tag"}),
-        "a table with a word in each row: write words and tags as columns of a .conll file, with a blank line between "
-        "sentences",
-    ),
 )
 """Column names of well-known data that no task reads as they are, and what to do."""
 
 
-def _known_layout(names: Sequence[str]) -> str | None:
-    """Return what columns of these names are, and what to type; None where they are not known."""
+def _known_layout(names: Sequence[str], configured: Mapping[str, str]) -> str | None:
+    """Return what columns of these names are, and what to type; None where they are not known.
+
+    Args:
+        names: Those in the file.
+        configured: The user's own names of columns, by the canonical ones.
+    """
     lower = {name.strip().casefold(): name for name in reversed(names)}
     for needed in (TASKS[task].schema.needed for task in _GUESSED):
         own = {name: lower[name] for name in needed if name in lower}
         if len(own) == len(needed) and any(name != one for name, one in own.items()):
             said = ", ".join(f'{name} = "{one}"' for name, one in own.items() if name != one)
             return f"{there_are(names)}: call them {listed(needed)}, or say columns = {{{said}}}"
-    texts = [name for name in names if len(name) > _LONGEST_NAME or len(name.split()) > _MOST_WORDS]
-    if texts:
+    if (value := _value_among(names)) is not None:
+        return no_names(value, names)
+    if (pair := pair_of(names, configured.get("text"))) is not None and not configured.keys() - {
+        "text",
+        "label",
+    }:
+        label = configured.get("label") or next((lower[one] for one in _LABELS if one in lower), "LABEL")
+        role = "score" if label.lower() in _SCORES else "label"
         return (
-            f"{_shortened(texts[0])!r} stands where the name of a column should: begin the file with a line of column "
-            "names, such as text,label"
+            f'pairs of texts: say columns = {{text = "{pair[0]}", text_pair = "{pair[1]}", {role} = "{label}"}}'
+            + (" (score in place of label where it is a number on a scale)" if role == "label" else "")
         )
     return next((advice for known, advice in _LAYOUTS if known <= lower.keys()), None)
+
+
+def pair_of(names: Sequence[str], text: str | None = None) -> tuple[str, str] | None:
+    """Return the two columns of well-known names that are a pair of texts, of which ``text`` may be one.
+
+    >>> pair_of(["id", "Premise", "hypothesis"]), pair_of(["premise", "hypothesis"], "note")
+    (('Premise', 'hypothesis'), None)
+    """
+    lower = {name.strip().casefold(): name for name in reversed(names)}
+    found = next((pair for pair in _PAIRS if lower.keys() >= {*pair}), None)
+    if found is None or (text is not None and text not in (lower[found[0]], lower[found[1]])):
+        return None
+    return lower[found[0]], lower[found[1]]
+
+
+def no_names(value: str, names: Sequence[str]) -> str:
+    """Return the advice for a table that lacks its line of column names, where a value stands in its place."""
+    many = f"{len(names)} column names" if len(names) != 2 else "column names, such as text,label"
+    known = ""
+    if len(names) == 6 and "NO_QUERY" in names:
+        known = ' (of Sentiment140: label,id,date,query,user,text; or say data.name = "sentiment140")'
+    return (
+        f"{_shortened(value)!r} stands where the name of a column should: begin the file with a line of {many}{known}; "
+        "of JSON, write objects with these names"
+    )
+
+
+def _value_among(names: Sequence[str]) -> str | None:
+    """Return the first of some names that is rather a text, or a number beside other names."""
+    numbers = [name for name in names if _NUMBER.fullmatch(name.strip())]
+    texts = [
+        name
+        for name in names
+        if len(name) > _LONGEST_NAME
+        or len(name.split()) > _MOST_WORDS
+        or (len(name.split()) > 1 and name.rstrip().endswith((".", "!", "?")))
+    ]
+    return next(iter(texts), numbers[0] if numbers and len(numbers) < len(names) else None)
 
 
 def _lower(names: Sequence[str]) -> list[str]:

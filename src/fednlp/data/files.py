@@ -1,5 +1,6 @@
 """Users' own files as rows of strings: tables, JSON, Parquet, CoNLL columns, SQuAD, texts in two languages."""
 
+import codecs
 import json
 import re
 from collections import Counter
@@ -21,8 +22,8 @@ from fednlp.data.readers.annotations import (
     fasttext_rows,
     is_fasttext,
 )
-from fednlp.data.readers.conll import conll
-from fednlp.data.readers.conll_layout import is_column_number, is_tagged, layout_of
+from fednlp.data.readers.conll import COLUMNS, conll, inline
+from fednlp.data.readers.conll_layout import inline_marks, is_column_number, is_tagged, layout_of
 from fednlp.data.readers.csv_files import (
     DELIMITERS,
     Quoting,
@@ -37,7 +38,7 @@ from fednlp.data.readers.json_files import JSON_LINES, json_names, json_rows
 from fednlp.data.readers.parquet import PARQUET, parquet_names, parquet_rows
 from fednlp.data.readers.text_io import data_errors, filled_lines, read_chunks
 from fednlp.data.store import Fault, Located, Row, Rows, file_identity
-from fednlp.disk import regular
+from fednlp.disk import POINTED, POINTER, regular
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formatting.units import plural
@@ -74,12 +75,48 @@ OTHER_FORMATS = {
     ),
     ".ann": "BRAT's annotations, which fednlp does not read: write them as words and tags in columns (.conll)",
     ".spacy": "spaCy's documents, which fednlp does not read: write them as words and tags in columns (.conll)",
+    ".pdf": "a PDF, of which fednlp does not read the text: write the texts as .csv, .jsonl or text files",
+    **dict.fromkeys(
+        (".doc", ".docx", ".odt", ".rtf"), "a document, which fednlp does not read: save it as text"
+    ),
+    **dict.fromkeys((".html", ".htm"), "HTML, which fednlp does not read: write its texts as .csv or .jsonl"),
+    **dict.fromkeys(
+        (".tmx", ".xlf", ".xliff", ".sgm"),
+        "XML, which fednlp does not read: write its texts as .csv or .jsonl",
+    ),
+    **dict.fromkeys(
+        (".sav", ".dta", ".rds", ".rdata", ".arff", ".npy", ".npz", ".mat"),
+        "a file of other software, which fednlp does not read: write it as .csv, .jsonl or .parquet",
+    ),
     ".xml": "XML, which fednlp does not read: write it as .csv or .jsonl",
     ".yaml": "YAML, which fednlp does not read: write it as .jsonl",
 }
 """What other files are, by the endings of their names, and what to do with them."""
 
-_HEAD = 1 << 16
+_HEAD, _GLANCE = 1 << 16, 1 << 10
+_CONTENTS: tuple[tuple[re.Pattern[bytes], Sequence[str], str], ...] = (
+    (re.compile(POINTER), (), POINTED),
+    (
+        re.compile(rb"<!doctype html|<html", re.IGNORECASE),
+        (),
+        "an HTML page, as a server shows in place of a file: download the file itself",
+    ),
+    (re.compile(rb"<\?xml|<!doctype "), TEXTS, OTHER_FORMATS[".xml"]),
+    (re.compile(b"%PDF-"), (), OTHER_FORMATS[".pdf"]),
+    (re.compile(b"PAR1"), PARQUET, "a Parquet file by its content: name it .parquet"),
+    (
+        re.compile(b"PK\x03\x04"),
+        EXCEL,
+        "a ZIP archive or a workbook by its content: name it .xlsx, or unpack it",
+    ),
+    (re.compile(b"SQLite format 3\x00"), (), OTHER_FORMATS[".db"]),
+    (
+        re.compile(rb'\[\s*[{\["]|\{\s*"[^"]*"\s*:'),
+        JSON_LINES,
+        "JSON by its content: name it .json or .jsonl",
+    ),
+)
+"""What begins files of other kinds, the endings that such content may have, and what the files are."""
 _SQUAD = re.compile(rb'"data"\s*:\s*\['), re.compile(rb'"paragraphs"\s*:\s*\[')
 _LEAF = re.compile(rb'\{\s*"users"\s*:\s*\[[^]]*(\]\s*,\s*"(num_samples|hierarchies)"|$)')
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
@@ -88,7 +125,8 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/+(.*)")
 
 def suffix_of(path: Path) -> str:
     """Return the ending that tells what kind of file this is, in lower case, without ``.gz``."""
-    return Path(path.name.lower().removesuffix(".gz")).suffix
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    return ".conll" if suffix.endswith("_conll") else suffix  # .v4_gold_conll, as CoNLL-2012 has it
 
 
 def refuse_address(path: Path) -> None:
@@ -137,11 +175,14 @@ def file_rows(
     with data_errors(path):
         regular(path)  # whatever library opens it
     suffix = suffix_of(path)
+    _refuse_content(path, suffix)
     own = [configured[name] for name in ("words", "tags") if name in configured]
     tagged = suffix in CONLL or (suffix in TEXTS and bool(own))
     tagged = tagged or (suffix in _PERHAPS_TAGGED and bool(own) and all(map(is_column_number, own)))
     if tagged or (suffix in _PERHAPS_TAGGED and delimiter is None and is_tagged(path)):
         return _tagged(path, configured)
+    if suffix in _PERHAPS_TAGGED and delimiter is None and (marks := inline_marks(path)) is not None:
+        return _inline(path, *marks)
     if suffix in DELIMITERS:
         return _csv(path, DELIMITERS[suffix], delimiter, quoting)
     if delimiter is not None:
@@ -168,9 +209,27 @@ def file_rows(
     raise DataError(f"{path}: cannot tell what kind of file this is: name it {', '.join(SUFFIXES)}")
 
 
+def _refuse_content(path: Path, suffix: str) -> None:
+    """Refuse a file whose first bytes are those of another kind than the ending of its name says.
+
+    Raises:
+        DataError: It is one.
+    """
+    head = next(read_chunks(path, _GLANCE, as_utf8=False), b"").removeprefix(codecs.BOM_UTF8).lstrip()
+    for begins, kinds, message in _CONTENTS:
+        if begins.match(head) and suffix in SUFFIXES and suffix not in kinds:
+            raise DataError(f"{path}: {message}")
+
+
 def _tagged(path: Path, configured: Mapping[str, str]) -> Rows:
     layout = layout_of(path, configured)
     return replace(reader_rows(path, conll, layout.columns, options=layout.options), note=layout.note)
+
+
+def _inline(path: Path, mark: str, parts: int) -> Rows:
+    rows = reader_rows(path, inline, COLUMNS, options={"mark": mark, "parts": parts})
+    tags = "tag" if parts == 2 else "last tag"
+    return replace(rows, note=f"a sentence a line, each word with its {tags} after {mark!r}")
 
 
 def _annotated(path: Path, configured: Mapping[str, str]) -> Rows | None:

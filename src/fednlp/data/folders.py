@@ -1,6 +1,7 @@
 """Folders of text files for each class as rows of strings."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -44,6 +45,9 @@ def folder_rows(
             f"that holds a folder of text files for each class"
         )
     refuse_brat(paths)
+    notices = [path for path in paths if _NOTICE.fullmatch(path.name)]
+    if len(notices) < len(paths):
+        paths = [path for path in paths if path not in notices]
     names = [f"{path.parent.name}/{path.name}" for path in paths]
     if known is None:
         known = json.dumps([names, file_identity(paths)])
@@ -55,6 +59,9 @@ def folder_rows(
         str(folder),
         lambda: columns,
         lambda roles: (columns, _rows(paths, names, latin1)),
+        note=f"left out as no example: {notices[0].parent.name}/{notices[0].name}{' ...' if notices[1:] else ''}"
+        if len(notices) > 0
+        else "",
     )
 
 
@@ -68,6 +75,8 @@ def refuse_brat(paths: Sequence[Path]) -> None:
         raise DataError(f"{brat.parent}: holds {OTHER_FORMATS['.ann']}")
 
 
+_NOTICE = re.compile(r"(readme|licen[cs]e|copying|changelog)(\.(txt|md|rst|html))?", re.IGNORECASE)
+"""Names of files that say something of the others, and are no examples of a class."""
 _SYSTEM = frozenset({"desktop.ini", "thumbs.db", "ehthumbs.db", "__macosx", "$recycle.bin", "icon\r"})
 _BACKUPS = ("~", ".bak", ".swp", ".tmp", ".orig", ".lock", ".part", ".crdownload")
 

@@ -8,6 +8,7 @@ from fednlp.formatting.units import plural
 
 # Only JSON with such an escape can hold half a surrogate pair, which no file can store.
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_NO_ANSWER = "there is no answer, and questions without one (SQuAD 2.0) are not learnt"
 _NO_LIST_OF_ANSWERS = (
     'the answers are not a JSON list: write [{"text": "...", "start": number}], where start is the position of the '
     "answer's first character in its context, counted from 0"
@@ -25,11 +26,11 @@ def answers_fault(context: str, answers: str) -> str | None:
     >>> answers_fault("built in 1912", '[{"text": "1912", "start": 8}]')
     "the answer '1912' does not stand at character 8 of its context"
     >>> answers_fault("built in 1912", "[]")
-    'there is no answer'
+    'there is no answer, and questions without one (SQuAD 2.0) are not learnt'
     """
     found = _list(answers)
     if not found:
-        return "there is no answer" if found == [] else _NO_LIST_OF_ANSWERS
+        return _NO_ANSWER if found == [] else _NO_LIST_OF_ANSWERS
     for answer in found:
         text, start = (answer.get("text"), answer.get("start")) if isinstance(answer, dict) else (None, None)
         if not isinstance(text, str) or type(start) is not int:
@@ -65,7 +66,9 @@ def tags_fault(words: str, tags: str) -> str | None:
         if found and name == "tags" and all(type(item) is int for item in found):
             return "the tags are numbers: write their names instead, such as O and B-PER"
         if found is None or not all(isinstance(item, str) for item in found):
-            return f"the {name} are not a JSON list of strings"
+            return (
+                f"the {name} are not a JSON list of strings{_as_python(words if name == 'words' else tags)}"
+            )
     assert both[0] is not None
     assert both[1] is not None
     if len(both[0]) != len(both[1]):
@@ -75,6 +78,14 @@ def tags_fault(words: str, tags: str) -> str | None:
     if not both[0]:
         return "there is no word"
     return None
+
+
+def _as_python(value: str) -> str:
+    """Return what to type where a list is written as Python shows it, and not as JSON."""
+    return (
+        ', such as ["EU", "rejects"]: of pandas, write the table with to_json(..., lines=True)'
+        * value.startswith("['")
+    )
 
 
 def _list(value: str) -> list[Any] | None:

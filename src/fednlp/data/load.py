@@ -11,9 +11,16 @@ import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
 from fednlp.data.checks import OnInvalidRow, named_columns, view_of
-from fednlp.data.columns import TaskUnknown, check_columns, columns_of, configured_columns, infer_task
+from fednlp.data.columns import (
+    MissingColumns,
+    TaskUnknown,
+    check_columns,
+    columns_of,
+    configured_columns,
+    infer_task,
+)
 from fednlp.data.labels import mapped_labels
-from fednlp.data.profiling.label_issues import check_labels
+from fednlp.data.profiling.label_issues import check_labels, is_missing_word
 from fednlp.data.profiling.unread_columns import check_unread
 from fednlp.data.readers.csv_files import Quoting, checked_delimiter
 from fednlp.data.readers.hf_datasets import hub_rows
@@ -23,7 +30,7 @@ from fednlp.data.silos.paths import PathSetting
 from fednlp.data.silos.pooling import split_silos
 from fednlp.data.split import hold_out, hold_out_labelled
 from fednlp.data.split_names import Validation, is_test_name
-from fednlp.data.store import SILO, Fault, Located, Row, Rows, Stored, stored
+from fednlp.data.store import SILO, Fault, Located, MissingLabel, Row, Rows, Stored, stored
 from fednlp.data.textdata import TextData, class_ids, class_names
 from fednlp.data.user_data import Reading, open_user_data, targets_of
 from fednlp.disk import expanded
@@ -120,14 +127,15 @@ def load_data(
     guessed = not (task or opened.task)
     with _about(opened.train):
         task = task or opened.task or infer_task(*named_columns(opened.train), configured)
-    train, test = (
-        stored(rows, view_of(rows, task, configured, on_invalid_row, blanks)) if rows else None
-        for rows, blanks in ((opened.train, unlabelled), (opened.test, False))
-    )
-    assert train is not None
+    train = stored(opened.train, view_of(opened.train, task, configured, on_invalid_row, unlabelled))
+    test = None
+    if opened.test is not None:
+        with _about_test(TASKS[task].schema.target, configured):
+            test = stored(opened.test, view_of(opened.test, task, configured, on_invalid_row))
     data = _assemble(shown, opened, task, train, test, configured, on_invalid_row, test_fraction, seed)
     if labels_map:
         data = mapped_labels(data, labels_map)
+    _refuse_unlabelled_test(data)
     data = sampled(data, train_size, test_size, seed, field or data.silo or _natural(name))
     if guessed:
         check_labels(data)
@@ -135,6 +143,43 @@ def load_data(
             unread = check_unread(data)
         data = replace(data, notes=(*data.notes, *([unread] if unread else [])))
     return data
+
+
+_NO_TEST = (
+    "a test set without {} cannot be scored: leave it out, to have one held out of the training set; or name a set "
+    "that has them, such as the validation set, in data.test_path, with the training file as data.path"
+)
+
+
+@contextmanager
+def _about_test(target: str | None, configured: Mapping[str, str]) -> Iterator[None]:
+    """Have an error that the test set lacks what is to be predicted say what to do."""
+    try:
+        yield
+    except MissingColumns as error:
+        if target is None or error.missing[0] != configured.get(target, target):
+            raise
+        raise DataError(f"{error}; {_NO_TEST.format(f'{target}s')}") from None
+    except MissingLabel as error:
+        raise DataError(f"{error}; {_NO_TEST.format('labels')}") from None
+
+
+def _refuse_unlabelled_test(data: TextData) -> None:
+    """Refuse a published test set whose labels all are what GLUE and others write where they keep them back.
+
+    Raises:
+        DataError: It is one.
+    """
+    if data.held_out or data.silo is not None or data.schema.kind != "class" or not len(data.test_numbers):
+        return
+    there = np.unique(data.labels("test")[data.test_numbers])
+    name = data.label_names[int(there[0])] if len(there) == 1 and there[0] >= 0 else ""
+    if (name == "-1" or is_missing_word(name)) and not (
+        data.labels("train")[data.train_numbers] == there[0]
+    ).any():
+        raise DataError(
+            f"{data.source}: every test example has the label {name!r}; {_NO_TEST.format('labels')}"
+        )
 
 
 @contextmanager

@@ -55,7 +55,7 @@ Located = tuple[str, Row | Fault]
 Check = Callable[[Row], Row | Fault]
 
 _OR_DROP = ', or leave such rows out with data.on_invalid_row = "drop"'
-_VERSION = 4
+_VERSION = 5
 _REASONS = 3
 # A batch ends at either bound; both are part of the digest of the content, hence of _VERSION.
 _BATCH_ROWS = 4096

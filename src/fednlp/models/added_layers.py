@@ -12,8 +12,8 @@ from fednlp.errors import ModelError
 from fednlp.models.encoder_decoder import source_identity
 from fednlp.models.folder_cache import cache_key, make_once, model_cache_folder
 from fednlp.models.groups import groups_of
-from fednlp.models.loading import explain_load_errors, load_pretrained
-from fednlp.models.pretrained import has_weights, load_tokenizer, save_tokenizers, target_tokenizer
+from fednlp.models.loading import explain_load_errors, has_weights, load_pretrained
+from fednlp.models.pretrained import load_tokenizer, save_tokenizers, target_tokenizer
 from fednlp.models.selection_spec import layer_places
 from fednlp.seeds import torch_stream
 

@@ -6,13 +6,14 @@ What a loader raises becomes an error of one sentence (:func:`explain_load_error
 import importlib
 import logging
 import os
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fednlp.disk import read_whole
+from fednlp.disk import POINTED, POINTER, read_whole
 from fednlp.errors import FednlpError, ModelError
 from fednlp.formatting.safe_text import clean
 from fednlp.models.folder_bounds import LONGEST_CONFIG, folder_config, within_bounds, without_hub
@@ -21,7 +22,6 @@ from fednlp.models.registry import ALL_NAMES, LSTM
 _DRAWING = ("uniform_", "normal_", "kaiming_uniform_")
 """Functions of ``torch.nn.init`` that a mode is asked about; the others draw by methods of tensors."""
 
-_PLACEHOLDER = b"version https://git-lfs.github.com/spec/"
 _LARGEST_PLACEHOLDER = 1024
 
 
@@ -145,10 +145,87 @@ def _refuse_quantised(config: Any, source: str) -> None:
         return
     options = found if isinstance(found, dict) else vars(found)
     method = str(getattr(options.get("quant_method"), "value", options.get("quant_method") or "bitsandbytes"))
-    raise ModelError(
-        f"the weights in {source} are quantised ({clean(method)[:40]}: quantization_config in its config.json), and "
-        "float32 weights are trained: give the checkpoint that was quantised, in float32, float16 or bfloat16"
+    raise _quantised(source, f"{clean(method)[:40]}: quantization_config in its config.json")
+
+
+def _quantised(source: str, how: str) -> ModelError:
+    return ModelError(
+        f"the weights in {source} are quantised ({how}), and float32 weights are trained: give the checkpoint that was "
+        "quantised, in float32, float16 or bfloat16"
     )
+
+
+_FLOATS = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+"""Types of numbers that are trained, as files of safetensors call them."""
+_LOADABLE = r"(model\.safetensors|pytorch_model\.bin)(\.index\.json)?"
+_OTHER_WEIGHTS = (
+    (r".*-\d+-of-\d+\.(safetensors|bin)", "a part, without the file that says what is where: fetch {} too"),
+    (r".*\.gguf", "a GGUF file: give the file itself in place of its folder"),
+    (
+        r".*\.(onnx|h5|msgpack|tflite|pb|mlmodel)|openvino_model\..*",
+        "of other software: give PyTorch's weights",
+    ),
+    (r".*\.safetensors", "not called model.safetensors: rename it, if it has the weights of the whole model"),
+    (
+        r"(optimizer|scheduler|training_args|rng_state|scaler).*\.(pt|pth|bin)",
+        "no weights: give a folder that save_pretrained wrote",
+    ),
+    (
+        r".*\.(bin|pt|pth|ckpt|distcp)",
+        "not as save_pretrained writes it: load it where it was made, and save it with save_pretrained",
+    ),
+)
+"""Names of files beside which there are no weights to be loaded, and what they are."""
+
+
+def has_weights(source: str) -> bool:
+    """Return whether a model starts from a checkpoint; a folder with a configuration alone starts from the seed."""
+    return not Path(source).is_dir() or _weights_in(Path(source)) != []
+
+
+def _weights_in(folder: Path) -> list[Path]:
+    """Return the files of weights in a folder, also of kinds that cannot be loaded, and those of its ``onnx``."""
+    there = [*folder.iterdir(), *(folder / "onnx").glob("*.onnx")]
+    kinds = [_LOADABLE, *(kind for kind, _ in _OTHER_WEIGHTS)]
+    return [path for path in sorted(there) if any(re.fullmatch(kind, path.name) for kind in kinds)]
+
+
+def refuse_weights(source: str) -> str:
+    """Refuse a folder whose weights cannot be loaded or trained, by their names and types.
+
+    Returns:
+        The type of its weights, such as ``"bfloat16"``; empty where it is not known, or there are several.
+
+    Raises:
+        ModelError: They are of other software or of few bits, or a part of them is not there.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        return ""
+    found = _weights_in(folder)
+    if not any(re.fullmatch(_LOADABLE, path.name) for path in found):
+        for kind, what in _OTHER_WEIGHTS:
+            if other := next((path for path in found if re.fullmatch(kind, path.name)), None):
+                index = f"{other.name.partition('-')[0]}{other.suffix}.index.json"
+                raise ModelError(f"{source} has no weights to train: {other.name} is {what.format(index)}")
+    types: dict[str, str] = {}
+    for path in found:
+        if path.suffix == ".safetensors":
+            types |= _types_in(path)
+    strange = next(
+        (name for name, one in types.items() if name.endswith("weight") and one not in _FLOATS), None
+    )
+    if strange is not None:
+        raise _quantised(source, f"{clean(strange)[:80]} is {types[strange]}")
+    kinds = {one for one in types.values() if one in _FLOATS}
+    return _FLOATS[kinds.pop()] if len(kinds) == 1 else ""
+
+
+def _types_in(path: Path) -> dict[str, str]:
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return {name: str(file.get_slice(name).get_dtype()) for name in file.keys()}  # noqa: SIM118
 
 
 def _refuse_placeholders(folder: Path) -> None:
@@ -156,18 +233,20 @@ def _refuse_placeholders(folder: Path) -> None:
     for path in sorted(folder.iterdir()) if folder.is_dir() else ():
         if path.is_file() and path.stat().st_size < _LARGEST_PLACEHOLDER:
             with path.open("rb") as file:
-                if file.read(len(_PLACEHOLDER)) == _PLACEHOLDER:
-                    raise ModelError(
-                        f"{path} is a placeholder of git-lfs and not the file itself: run git lfs pull in the clone, "
-                        "or copy the folder with its large files"
-                    )
+                if file.read(len(POINTER)) == POINTER:
+                    raise ModelError(f"{path} is {POINTED}")
 
 
-def refuse_unusable(model: Any, source: str) -> None:
+def refuse_unusable(model: Any, source: str, fresh: Collection[str] = ()) -> None:
     """Refuse a model that was loaded and cannot be trained, whatever its data.
 
+    Args:
+        model: With its weights.
+        source: Where it is from.
+        fresh: Names of the weights that were drawn anew.
+
     Raises:
-        ModelError: It reads no tokens, its weights are all zero, or some are no finite numbers.
+        ModelError: It reads no tokens, half of its matrices have one number throughout, or some numbers are not finite.
     """
     try:
         model.get_input_embeddings()
@@ -184,9 +263,18 @@ def refuse_unusable(model: Any, source: str) -> None:
                 f"the model in {source} is damaged: {broken:,} of the {one.numel():,} weights of {name} are not finite "
                 "(NaN or infinity): fetch it again, or give the checkpoint before it diverged"
             )
-    if parameters and not any(bool(one.detach().any()) for _, one in parameters if one.dim() > 1):
+    for name, buffer in model.named_buffers():
+        floats = buffer.is_floating_point() and not buffer.is_meta
+        if floats and bool((buffer.isnan() | buffer.isposinf()).any()):  # minus infinity stands in masks
+            raise ModelError(
+                f"the model in {source} is damaged: {name} has numbers that are not finite (NaN or infinity): "
+                "fetch it again, or give the checkpoint before it diverged"
+            )
+    matrices = [one.detach() for name, one in parameters if one.dim() > 1 and name not in fresh]
+    if matrices and 2 * sum(map(_is_constant, matrices)) >= len(matrices):
         raise ModelError(
-            f"the model in {source} is damaged: all its weights are zero: fetch or save it again"
+            f"the model in {source} is damaged: all its weights are zero, or one number throughout: fetch or save it "
+            "again"
         )
 
 
@@ -222,6 +310,13 @@ def guarded(tokenizer: Any, source: str) -> Any:
     made: Any = type(kind.__name__, (kind,), {name: guard(name) for name in ("__call__", "decode")})
     tokenizer.__class__ = made
     return tokenizer
+
+
+def _is_constant(matrix: Any) -> bool:
+    """Say whether a matrix has one number throughout; of most matrices, a few numbers tell that it has not."""
+    numbers = matrix.reshape(-1)
+    few = numbers[:: max(1, len(numbers) // 1024)]
+    return bool((few == few[0]).all()) and bool((numbers == numbers[0]).all())
 
 
 def silence_transformers() -> None:
@@ -264,6 +359,8 @@ def explain_load_errors(source: str) -> Iterator[None]:
             raise _needs_own_code(source) from None
         first, *more = str(error).strip().splitlines() or [type(error).__name__]
         reason = f"{first} {more[0].strip()}" if first.endswith(":") and more else first
+        if "deserializing header" in reason:
+            reason += "; its file of weights is damaged or cut short: fetch it again"
         if Path(source).exists():
             raise ModelError(f"the model in {source} cannot be loaded: {reason}") from None
         raise ModelError(

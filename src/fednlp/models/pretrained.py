@@ -1,7 +1,8 @@
 """Load a model and its tokenizer with the right head, or build the same architecture to be filled in."""
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from torch import nn
 from fednlp.clock import IMPORTS, timed
 from fednlp.disk import writing_tensors
 from fednlp.errors import ModelError
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import plural
 from fednlp.models.adapters import is_adapted, save_adapted, with_adapter
 from fednlp.models.folder_bounds import require_tokenizer, require_weights
 from fednlp.models.label_head import fit_outputs
@@ -18,8 +21,10 @@ from fednlp.models.loading import (
     empty_model,
     explain_load_errors,
     guarded,
+    has_weights,
     load_pretrained,
     refuse_unusable,
+    refuse_weights,
     silence_transformers,
     without_draws,
     without_memory,
@@ -29,8 +34,6 @@ from fednlp.models.quick_import import import_modelling
 from fednlp.models.settings import apply_overrides, cloze_class, load_config, position_limit
 from fednlp.seeds import torch_stream
 
-_WEIGHTS = (".safetensors", ".bin", ".index.json", ".h5", ".msgpack", ".pt", ".pth", ".ckpt")
-"""Suffixes of files of weights, also of kinds that cannot be loaded: a folder with one is no empty architecture."""
 _AS_LOADED = "_fednlp_as_loaded"
 """The attribute of a tokenizer with how it cut and padded when it was loaded."""
 _TARGET = "target"
@@ -103,18 +106,32 @@ def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | Non
 
         config = load_pretrained(AutoConfig, source)
         apply_overrides(config, overrides or {})
+        _refuse_vocabulary(tokenizer, config, source)
         positions = position_limit(config)
     return int(min(limit for limit in (_own_limit(tokenizer), positions) if limit and limit > 0))
 
 
+def _refuse_vocabulary(tokenizer: Any, config: Any, source: str) -> None:
+    """Refuse a tokenizer with words beyond the model's table of embeddings; special tokens may be there unused.
+
+    Raises:
+        ModelError: It has some.
+    """
+    rows = getattr(getattr(config, "encoder", config), "vocab_size", None)
+    if not isinstance(rows, int) or len(tokenizer) <= rows:
+        return
+    special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    beyond = sorted(number for number in {*tokenizer.get_vocab().values()} - special if number >= rows)
+    if beyond:
+        raise ModelError(
+            f"the tokenizer in {source} has {len(tokenizer):,} tokens, such as "
+            f"{tokenizer.convert_ids_to_tokens(beyond[0])!r}, and its model a table of {rows:,}: give the tokenizer of "
+            "this model, or call resize_token_embeddings(len(tokenizer)) and save both"
+        )
+
+
 def _own_limit(tokenizer: Any) -> int:
     return int(tokenizer.init_kwargs.get(_READABLE, tokenizer.model_max_length))
-
-
-def has_weights(source: str) -> bool:
-    """Return whether a model starts from a checkpoint; a folder with a configuration alone starts from the seed."""
-    folder = Path(source)
-    return not folder.is_dir() or any(path.name.endswith(_WEIGHTS) for path in folder.iterdir())
 
 
 def pretrained_model(
@@ -165,9 +182,17 @@ def pretrained_model(
         with without_memory(), torch_stream(0, "architecture"):
             plan = empty_model(auto, config)
         require_weights(plan, source)
+        stored = refuse_weights(source)
+        if stored not in ("", "float32"):
+            log(f"the weights of the checkpoint are {stored}: they are trained and saved as float32")
         model, report = _loaded(auto, source, config)
-        _refuse_resized(model, model_class, [key for key, *_ in report["mismatched_keys"]])
-        refuse_unusable(model, source)
+        mismatched = [key for key, *_ in report["mismatched_keys"]]
+        _refuse_resized(
+            model, model_class, mismatched, "[model.config]" if overrides else f"{source}/config.json"
+        )
+        for line in _other_parts(model, source, report, any("layer" in key for key in overrides)):
+            log(line)
+        refuse_unusable(model, source, report["missing_keys"])
         if require_head:
             _refuse_headless(model, source, report["missing_keys"], model_class == "AutoModelForCausalLM")
         for name, parameter in plan.named_parameters():
@@ -203,15 +228,66 @@ def _loaded(auto: Any, source: str, config: Any) -> tuple[Any, Any]:
     return model, report
 
 
-def _refuse_resized(model: Any, model_class: str, names: list[str]) -> None:
+def _refuse_resized(model: Any, model_class: str, names: list[str], settings: str) -> None:
     """Refuse weights that do not fit the configuration, but for a head of another number of labels."""
     body = f"{model.base_model_prefix}."
     lost = sorted(n for n in names if n.startswith(body) or model_class not in _SIZED_BY_LABELS)
     if lost:
         raise ModelError(
-            f"[model.config] asks for another size of {lost[0]} than the checkpoint has: leave the setting out, "
+            f"{settings} asks for another size of {lost[0]} than the checkpoint has: leave the setting out, "
             f"or give a folder with a config.json and no weights to begin from nothing"
         )
+
+
+def _other_parts(model: Any, source: str, report: Mapping[str, Any], resized: bool) -> Iterator[str]:
+    """Yield what of a model's body its checkpoint lacks, and what it has beyond it, a line each for people.
+
+    Poolers, and the attention of a decoder to an encoder, are drawn anew without a word: many checkpoints lack them.
+
+    Args:
+        model: Loaded.
+        source: Where it is from.
+        report: Of transformers, with the missing and the unexpected keys.
+        resized: Whether the experiment changes the configuration, so that layers may be missing on purpose.
+
+    Raises:
+        ModelError: A quarter of the body's matrices, or half of its numbers, are missing.
+    """
+    parts = dict(model.named_parameters())
+    prefix = f"{model.base_model_prefix}."
+    own = {name for name in parts if name.startswith(prefix)} or {n for n in parts if not _HEADS.match(n)}
+    matrices = {
+        name: parts[name].numel() for name in own if parts[name].dim() > 1 and not _USUALLY_ANEW.search(name)
+    }
+    missing = sorted(matrices.keys() & {*report["missing_keys"]})
+    there = sorted(report["unexpected_keys"])
+    numbers = sum(matrices[name] for name in missing)
+    many = 4 * len(missing) >= len(matrices) or 2 * numbers >= sum(matrices.values())
+    if missing and many and not resized:
+        named = f", and has others such as {clean(there[0])[:60]}" if there else ""
+        raise ModelError(
+            f"the checkpoint in {source} lacks {len(missing)} of the {len(matrices)} matrices that its config.json "
+            f"asks for, such as {missing[0]}{named}: it is of another architecture or size than model_type = "
+            f'"{model.config.model_type}", or not whole; give a folder that save_pretrained wrote'
+        )
+    if missing:
+        yield (
+            f"the checkpoint lacks {len(missing)} of {len(matrices)} matrices, such as {missing[0]}: they begin at "
+            "random, drawn by the seed"
+        )
+    unread = [name for name in there if name.startswith(prefix) and name.endswith("weight")]
+    unread = [name for name in unread if not _USUALLY_ANEW.search(name)]
+    if unread and not resized:
+        yield (
+            f"the checkpoint has {plural(len(unread), 'weight')} that its config.json does not ask for, such as "
+            f"{clean(unread[0])[:80]}: left out"
+        )
+
+
+_USUALLY_ANEW = re.compile(
+    r"pooler|cross_?att|encoder_attn|enc_dec|crossattention|EncDecAttention|embed_positions"
+)
+_HEADS = re.compile(r"lm_head|classifier|score|qa_outputs|classification_head|cls\.|generator")
 
 
 def _refuse_headless(model: Any, source: str, missing: Iterable[str], decoder: bool) -> None:

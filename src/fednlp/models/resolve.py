@@ -1,5 +1,7 @@
 """Resolve ``model.name_or_path`` to a folder or hub name that transformers can load."""
 
+from pathlib import Path
+
 from fednlp.disk import expanded
 from fednlp.errors import ModelError
 from fednlp.formatting.suggestions import did_you_mean
@@ -8,6 +10,22 @@ from fednlp.hubs.package_index import fetch, named_model, unpacked_folder
 from fednlp.models.encoder_decoder import encoder_decoder_folder
 from fednlp.models.gguf import convert_gguf, require_gguf
 from fednlp.models.registry import ALL_NAMES, FETCHED_NAMES, FROM_SCRATCH_NAMES
+
+
+def _instead(folder: Path) -> str:
+    """Return what to give in place of a folder without a configuration."""
+    if (folder / "adapter_config.json").is_file():
+        return (
+            "it holds adapters alone: merge them into their base model (merge_and_unload of peft, then "
+            "save_pretrained), or give the base model"
+        )
+    inside = sorted(
+        path.parent.name for path in folder.glob("*/config.json") if path.parent.name != "1_Pooling"
+    )
+    files = sorted(path.name for path in folder.glob("*.gguf"))
+    if inside or files:
+        return f"give {folder / (inside or files)[-1]}"
+    return "give a folder that save_pretrained wrote"
 
 
 def resolve_model(name_or_path: str) -> str:
@@ -40,9 +58,7 @@ def resolve_model(name_or_path: str) -> str:
         if not (path / "config.json").is_file() and (path / "model" / "config.json").is_file():
             return str(path / "model")
         if not (path / "config.json").is_file():
-            raise ModelError(
-                f"{path} is no model: it has no config.json; give a folder that save_pretrained wrote"
-            )
+            raise ModelError(f"{path} is no model: it has no config.json; {_instead(path)}")
         return str(path)
     if path.is_file() and path.suffix.lower() == ".gguf":
         return str(convert_gguf(path))

@@ -8,11 +8,16 @@ from typing import Any
 from fednlp.config.tables import lookup
 from fednlp.errors import DIVERGED
 from fednlp.federated.cohort import failures
-from fednlp.formatting.units import is_share, metric_title, plural
+from fednlp.formatting.units import metric_title, plural
 from fednlp.reports.intervals import wilson
 from fednlp.reports.read import Run, read_file, trivial_baseline
 
 _FEWEST_TESTS = 30
+_COUNTED = ("accuracy", "exact_match")
+"""Metrics that are a share of examples, for which there is an interval; but not of words and tokens."""
+_OF_WORDS = ("token-classification", "causal-lm", "masked-lm", "text-generation")
+_SMALL_STEPS = 1e-3
+"""Below this learning rate a model that learnt too little may need larger steps; above it, smaller ones."""
 _RISEN = 1.05
 """A last loss above the first by this factor has risen; less is the noise of cohorts."""
 _GUESSING = 2.0
@@ -106,13 +111,25 @@ def _below_baseline(config: Mapping[str, Any], summary: Mapping[str, Any], diver
     score, part = score_of(summary)
     guess = baseline.get(metric)
     if score is None or not isinstance(guess, int | float) or score > guess:
-        return None
+        return _above_perplexity(config, summary)
     level = "no better than" if score == guess else "below"
     sentence = (
         f"the {part} test {metric_title(metric)} {score:.4f} is {level} the baseline's {guess:.4f} "
         f"({baseline.get('name')})"
     )
     return Check("below-baseline", sentence, _smaller_steps(config) if diverged else _more_training(config))
+
+
+def _above_perplexity(config: Mapping[str, Any], summary: Mapping[str, Any]) -> Check | None:
+    """Return that a language model's perplexity, of which less is better, is not below the baseline's."""
+    guess, part = trivial_baseline(summary).get("perplexity"), score_of(summary)[1]
+    found = lookup(summary, f"evaluation.{part}.perplexity")
+    if not isinstance(guess, int | float) or not isinstance(found, int | float) or found < guess:
+        return None
+    sentence = f"the {part} test perplexity {found:,.1f} is above the baseline's {guess:,.1f}"
+    return Check(
+        "below-baseline", f"{sentence} ({trivial_baseline(summary).get('name')})", _more_training(config)
+    )
 
 
 def _one_class(
@@ -125,6 +142,8 @@ def _one_class(
         if len(used) != 1 or sum(any(row) for row in confusion) < 2:
             return None
         which = f"{(by_label or {})['labels'][used[0]]!r} alone"
+    elif (scores := lookup(summary, "evaluation.global") or {}).get("recall") == 0 == scores.get("precision"):
+        which = "no span of tags that is right: O alone, or others"
     else:  # of sums over clients: the correlation is 0 to the last bit where all predictions are the same
         scores = lookup(summary, "evaluation.federated") or {}
         if scores.get("mcc") != 0 or not scores.get("accuracy"):
@@ -150,16 +169,16 @@ def _few_tests(config: Mapping[str, Any], summary: Mapping[str, Any]) -> Check |
         sentence = f"the {part} test {metric} is that of one example"
     else:
         sentence = f"the {part} test {metric} is that of {tests} examples"
-        if is_share(str(summary.get("metric"))):
+        if summary.get("metric") in _COUNTED and summary.get("task") not in _OF_WORDS:
             low, high = wilson(score, tests)
             sentence += f": by chance alone it may be anything from {low:.2f} to {high:.2f}"
     fraction = lookup(config, "data.test_fraction")
     larger = isinstance(fraction, int | float) and fraction < 0.5 and not lookup(config, "data.test_path")
-    advice = (
-        f"hold out more: --set data.test_fraction={min(0.5, 2 * fraction):g}"
-        if larger
-        else "give more test examples"
-    )
+    advice = "give more test examples"
+    if lookup(config, "data.test_size"):
+        advice = f"draw more: --set data.test_size={_FEWEST_TESTS * 10}, or leave it out"
+    elif larger:
+        advice = f"hold out more: --set data.test_fraction={min(0.5, 2 * fraction):g}"
     return Check("few-tests", sentence, advice)
 
 
@@ -181,16 +200,21 @@ def _smaller_steps(config: Mapping[str, Any]) -> str:
 
 
 def _lower(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what lowers the noise, and each learning rate that is set, to a third of it."""
+    """Yield what lowers the noise, and each learning rate that is set, to a third; to a hundredth if it is huge."""
     if lookup(config, "privacy"):
         yield "take more clients a round, or less noise in [privacy]"
     for number, key in enumerate(("client.learning_rate", "server.learning_rate")):
         rate = lookup(config, key)
         if isinstance(rate, int | float) and rate > 0 and (number == 0 or rate < 1):
-            yield f"lower the learning rate: --set {key}={rate / 3:.1g}"
+            yield f"lower the learning rate: --set {key}={rate / (3 if rate < 1 else 100):.1g}"
 
 
 def _more_training(config: Mapping[str, Any]) -> str:
     rounds = lookup(config, "num_rounds")
     more = [f"train for more rounds: --set num_rounds={2 * rounds}"] if isinstance(rounds, int) else []
+    rate = lookup(config, "client.learning_rate")
+    if isinstance(rate, int | float) and 0 < rate < _SMALL_STEPS and not lookup(config, "privacy"):
+        return " or ".join(
+            [*more, f"raise the learning rate: --set client.learning_rate={max(3 * rate, 1e-5):.1g}"]
+        )
     return " or ".join([*more, *_lower(config)])

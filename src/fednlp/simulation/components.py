@@ -20,8 +20,9 @@ from fednlp.formatting.units import plural
 from fednlp.formulations import TASKS
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder
+from fednlp.models.loading import has_weights
 from fednlp.models.peft_options import virtual_tokens
-from fednlp.models.pretrained import has_weights, load_tokenizer, longest_text, prompt_class
+from fednlp.models.pretrained import load_tokenizer, longest_text, prompt_class
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
 from fednlp.partition import Partition

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fednlp.data.json_cells import tags_fault
 from fednlp.data.readers import conll as module
-from fednlp.data.readers.conll import conll, to_iob2, wikiner
+from fednlp.data.readers.conll import conll, inline, to_iob2
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
@@ -113,14 +113,16 @@ def test_no_break_spaces_and_line_separators_are_no_blanks(write: Write) -> None
     assert read(list(conll(path))) == [(["a\u00a0b", "c\u2028d"], ["O", "B-X"])]
 
 
-def test_wikiner_lines(write: Write) -> None:
+def test_a_sentence_a_line(write: Write) -> None:
     path = write("aij.txt", "\nThe|DT|I-MISC Oxford|NNP|I-MISC ||SYM|O\n\nIn|IN|O Rome|NNP|I-LOC\n")
-    assert read(list(wikiner(path))) == [
+    assert read(list(inline(path))) == [
         (["The", "Oxford", "|"], ["B-MISC", "I-MISC", "O"]),
         (["In", "Rome"], ["O", "B-LOC"]),
     ]
-    with pytest.raises(DataError, match=r"b\.txt:1: not word\|POS\|tag"):
-        list(wikiner(write("b.txt", "a|DT|O b|O")))
+    slashes = write("c.txt", "The/at/at Rome/Italy/nnp\n")
+    assert read(list(inline(slashes, mark="/", parts=2))) == [(["The/at", "Rome/Italy"], ["at", "nnp"])]
+    with pytest.raises(DataError, match=r"b\.txt:1: .b\|O. is not word\|POS\|tag"):
+        list(inline(write("b.txt", "a|DT|O b|O")))
 
 
 FAULTS = {

@@ -141,6 +141,21 @@ def test_words_and_tags_are_found_by_what_the_columns_hold(layout: str, write: W
 
 
 @pytest.mark.parametrize(
+    ("name", "mark", "between"),
+    [("a.txt", "/", ""), ("a.txt", "_", ""), ("a.tsv", "/", ""), ("a.txt", "|", "NN|"), ("a.txt", "#", "")],
+)
+def test_a_sentence_a_line_with_its_tags_is_known(name: str, mark: str, between: str, write: Write) -> None:
+    lines = [
+        " ".join(f"{word}{mark}{between}{tag}" for word, tag in zip(words, tags, strict=True))
+        for words, tags in zip(WORDS, TAGS, strict=True)
+    ]
+    words, found = read(write(name, "\n\n".join(lines * 9)))
+    assert (words[:2], found[:2]) == (WORDS, TAGS)
+    plain = "".join(f"a text and/or {number}/2 of https://example.org/{number}\n" for number in range(20))
+    assert load_data(path=write("b.txt", plain)).task == "causal-lm"
+
+
+@pytest.mark.parametrize(
     ("columns", "expected"),
     [
         ({"words": "2", "tags": "8"}, [["nsubj", "flat", "root"], ["case", "root"]]),
@@ -172,7 +187,10 @@ REFUSED = {
     "1\tAnna\tanna\tN\tN\t_\t_\t0\n2\tsleeps\tsleep\tV\tV\t_\t_\t1\n": "a.conll:1: cannot tell which",
     "".join(f"N word{number}\nV lemma{number}\n\n" for number in range(12)): "a.conll:1: cannot tell which",
     "Anna B-PER\nBerg I-PER\nNew York B-LOC\n": "a.conll:3: 3 columns where other lines have 2 ('New York B-LOC')",
-    "Anna (PER*\nBerg *)\nsleeps *\n\nIn *\nRome (LOC)\n": "a.conll: the tags are brackets, such as '(PER*'",
+    "Anna (PER*\nBerg *)\nsleeps *\n\nIn *\nRome (LOC)\n": "a.conll: column 2 holds brackets, such as '(PER*'",
+    "#begin document (a); part 0\n"
+    + "a 0 0 Anna NNP (TOP(S(NP* - Jo (PERSON) (0)\na 0 1 sleeps VBZ (VP*))) - Jo * -\n\n" * 9
+    + "#end document\n": "a.conll: columns 6, 9 hold brackets, such as '(PERSON)', as CoNLL-2005 and CoNLL-2012 have",
     "#begin document (a); part 0\nAnna B-PER\nBerg I-PER\nx\n#end document\n": "a.conll:4: the line has 1 column",
 }
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fednlp.data.catalogue.entries import Entry, Hub, Pair, files, first_of, found
 from fednlp.data.files import joined_rows, reader_rows
-from fednlp.data.readers.conll import COLUMNS, conll, wikiner
+from fednlp.data.readers.conll import COLUMNS, conll, inline
 from fednlp.data.store import Rows
 
 _TASK = "token-classification"
@@ -99,7 +99,7 @@ TAGGING = (
         "Nothman, Ringland, Radford, Murphy and Curran (2013)",
         "CC BY",
         "aij-wikiner-en-wp3 or -wp2, unpacked from .bz2 (a sentence a line, word|POS|tag)",
-        _from_folder=files(["aij-wikiner-en-wp3", "aij-wikiner-en-wp2"], [], wikiner, COLUMNS),
+        _from_folder=files(["aij-wikiner-en-wp3", "aij-wikiner-en-wp2"], [], inline, COLUMNS),
     ),
     Entry(
         "wikiann",

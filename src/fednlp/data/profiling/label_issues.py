@@ -24,7 +24,9 @@ _SAMPLE = 200
 _FEWEST_ROWS = 10
 _WORDS, _CHARACTERS = 6, 40
 _MANY_NUMBERS = 30
-_FRACTIONS = 10
+_FEWEST_SCORES = 3
+_JOINING_MARKS = ",;|/+& "
+_TAG = re.compile(r"[BIESLU]-\S+")
 _MINOR = 0.01
 _FEWEST_UNTESTED = 5
 _MOST_SHOWN, _MOST_COMPARED = 10, 1000
@@ -127,6 +129,20 @@ def misread_labels(data: TextData) -> MisreadLabels | None:
     names, label = data.label_names, data.columns["label"]
     if names and all(map(_is_list, names)):
         return MisreadLabels(f"the labels in {label!r} are lists", quoted(names[0]), _remedy_of_lists(data))
+    if mark := _joined_by(names):
+        joined = max((name for name in names if mark in name), key=lambda name: name.count(mark))
+        return MisreadLabels(
+            f"the labels in {label!r} are several in one, with {mark!r} between them",
+            quoted(joined),
+            'an example has one label: keep one in each row, or say task.name = "text-classification" to take each '
+            "combination for a label of its own",
+        )
+    if len(names) > 1 and "O" in names and all(name == "O" or _TAG.fullmatch(name) for name in names):
+        return MisreadLabels(
+            f"the labels in {label!r} are tags of words",
+            quoted(names[-1]),
+            "write a word and its tag on each line of a .conll file, with a blank line between sentences",
+        )
     rows = len(data.train_numbers) + len(data.test_numbers)
     if rows >= _FEWEST_ROWS and len(names) >= 0.9 * rows and _are_long(names):
         return MisreadLabels(
@@ -136,6 +152,33 @@ def misread_labels(data: TextData) -> MisreadLabels | None:
             "choose another column for the label",
         )
     return None
+
+
+def _joined_by(names: Sequence[str]) -> str:
+    """Return what separates several labels in one; empty where each is one.
+
+    All parts of joined names are labels of their own, or parts of several names in more than one place. So "Arts,
+    Culture" is one label, and so are the combinations of two properties, "high/new" and "low/old".
+
+    >>> _joined_by(["joy", "anger", "anger,joy"]), _joined_by(["joy|anger", "fear|joy", "anger|fear"])
+    (',', '|')
+    >>> _joined_by(["Arts, Culture", "Sport"]), _joined_by(["a/x", "a/y", "b/x", "b/y"])
+    ('', '')
+    """
+    if len(names) > _MOST_COMPARED:
+        return ""
+    whole = set(names)
+    for mark in _JOINING_MARKS:
+        joined = [[part.strip() for part in name.split(mark)] for name in names if mark in name.strip()]
+        places: dict[str, set[int]] = {}
+        for parts in joined:
+            for place, part in enumerate(parts):
+                places.setdefault(part, set()).add(place)
+        parts = [part for one in joined for part in one]
+        fits = sum(part != "" and (part in whole or len(places[part]) > 1) for part in parts)
+        if len(joined) >= (3 if mark == " " else 1) and 5 * fits >= 4 * len(parts) and len(places) > 1:
+            return mark
+    return ""
 
 
 def _remedy_of_lists(data: TextData) -> str:
@@ -206,7 +249,8 @@ def _no_classes(data: TextData, column: str, rows: int) -> Issue | None:
             len(names),
             f"{len(names):,} labels that are all numbers",
             quoted(names[len(names) // 2]),
-            f'if {column!r} is a score, use task.name = "text-regression" with columns = {{score = "{column}"}}',
+            f'if {column!r} is a score, use task.name = "text-regression" with columns = {{score = "{column}"}}; if it '
+            "numbers the examples, choose another column for the label",
         )
     if rows >= _FEWEST_ROWS and 2 * len(names) > rows:
         return Issue(
@@ -221,10 +265,11 @@ def _no_classes(data: TextData, column: str, rows: int) -> Issue | None:
 
 def _are_a_scale(names: Sequence[str], rows: int) -> bool:
     """Say whether labels are numbers of a scale: fractions, or too many of them for the examples."""
-    if len(names) < _FRACTIONS or not all(_NUMBER.fullmatch(name) for name in names):
+    if len(names) < _FEWEST_SCORES or not all(_NUMBER.fullmatch(name) for name in names):
         return False
-    fractions = any(not float(name).is_integer() for name in names)
-    return fractions or (len(names) > _MANY_NUMBERS and 10 * len(names) > rows)
+    if any(not float(name).is_integer() for name in names):
+        return True
+    return len(names) > _MANY_NUMBERS and 10 * len(names) > rows
 
 
 def _unseen(names: Sequence[str], counts: Mapping[Split, Numbers], what: str, unit: str) -> Iterator[Issue]:

@@ -10,6 +10,7 @@ from fednlp.data.profiling.statistics import (
     DataStatistics,
     columns_text,
     count_labels,
+    sampled_inputs,
     scripts_text,
     statistics_of,
     with_tokens,
@@ -17,9 +18,11 @@ from fednlp.data.profiling.statistics import (
 from fednlp.data.profiling.text_issues import (
     Holders,
     Truncation,
+    damaged_text_issues,
     duplicate_issues,
     empty_text_issues,
     missing_word_issues,
+    no_text_issues,
     truncation_issue,
 )
 from fednlp.data.split import Numbers
@@ -34,6 +37,7 @@ _ORDER = (
     "label-per-row",
     "one-label",
     "numeric-labels",
+    "no-texts",
     "missing-value-labels",
     "similar-labels",
     "near-labels",
@@ -41,6 +45,7 @@ _ORDER = (
     "contradicting-labels",
     "empty-texts",
     "cut-off",
+    "damaged-texts",
     "missing-value-texts",
     "test-only-labels",
     "train-only-labels",
@@ -142,6 +147,8 @@ def profile(
         *label_issues(data, counts),
         *empty_text_issues(data, scanned),
         *missing_word_issues(data, scanned),
+        *damaged_text_issues(data, scanned),
+        *no_text_issues(sampled_inputs(data) if data.schema.kind != "tags" else []),
         *duplicate_issues(data, scanned, holders),
     ]
     if truncated is not None and truncated.texts:

@@ -1,6 +1,7 @@
 """One pass over the texts of a data set: how long they are, and a hash of each to find it again."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,8 @@ BLANK = 0
 """Stands in place of the hash of an example whose input is empty."""
 
 _ROWS_AT_ONCE = 4096
+_DAMAGED = re.compile("\ufffd|Ã[\x80-\xbf\u0152-\u017e\u02c6\u02dc\u2013-\u203a\u20ac\u2122]|â€|Â[\xa0-\xbf]")
+"""The character that stands for one that could not be read; and UTF-8 that was read as cp1252."""
 
 
 @dataclass
@@ -34,12 +37,16 @@ class Scan:
             arrays where the test set was held out.
         characters: How many texts have how many characters, by the canonical name of the input.
         words: The same in words between blanks.
+        damaged: How many rows have signs of a wrong encoding, by split.
+        example: The first text of these.
     """
 
     inputs: dict[str, Hashes] = field(default_factory=dict)
     targets: dict[str, Hashes] = field(default_factory=dict)
     characters: dict[str, Counter[int]] = field(default_factory=dict)
     words: dict[str, Counter[int]] = field(default_factory=dict)
+    damaged: Counter[str] = field(default_factory=Counter)
+    example: str = ""
 
 
 def input_names(data: TextData, split: Split) -> list[str]:
@@ -76,6 +83,9 @@ def _scan_table(data: TextData, split: Split, found: Scan) -> None:
         read = columns[: len(names)]
         texts = [_joined(c) if name in LISTS else c for name, c in zip(names, read, strict=True)]
         inputs[start:stop] = _hashes(read)
+        wrong = [text for text in texts[0] if not text.isascii() and _DAMAGED.search(text)]
+        found.damaged[split] += len(wrong)
+        found.example = found.example or next(iter(wrong), "")
         for column in texts[:needed]:
             inputs[start:stop][[not text.strip() for text in column]] = BLANK
         if target:

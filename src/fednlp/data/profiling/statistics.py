@@ -129,7 +129,7 @@ def statistics_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Nu
         characters={name: spread_of(counts) for name, counts in scanned.characters.items()},
         words={name: spread_of(counts) for name, counts in scanned.words.items()},
         tokens=None,
-        scripts=scripts_of(_sample(data)),
+        scripts=scripts_of(sampled_inputs(data)),
         examples=_examples(data),
         notes=tuple(data.notes),
         silos=_silos(data, _most_frequent(data.label_names, label_counts)),
@@ -252,7 +252,7 @@ def _scores(data: TextData) -> tuple[float, float, float] | None:
     return float(scores.min()), float(np.median(scores)), float(scores.max())
 
 
-def _sample(data: TextData) -> list[str]:
+def sampled_inputs(data: TextData) -> list[str]:
     """Return the inputs of training examples, evenly spaced, a bounded number of them."""
     places = np.linspace(0, len(data.train_numbers) - 1, min(_SAMPLE, len(data.train_numbers)))
     return data.input_texts("train", data.train_numbers[places.astype(np.int64)])

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
 
+from fednlp.data.columns import no_names
 from fednlp.data.profiling.label_issues import quoted
 from fednlp.data.store import Fault, Rows
 
 _ROWS = 10_000
 _EXAMPLES = 3
 _FEW = 20
+_NO_TASK = "no task fits"
 
 
 @dataclass(frozen=True)
@@ -56,11 +58,12 @@ class TableProfile:
                 f"  {column.name:<{width}}  {column.kind}, {column.filled:,} filled, {column.different:,} different: "
                 f"{shown}"
             )
-        kinds = {column.kind: column.name for column in reversed(self.columns)}
-        if "texts" in kinds and "short values" in kinds:
-            lines.append(
-                f"perhaps: --text {shlex.quote(kinds['texts'])} --label {shlex.quote(kinds['short values'])}"
-            )
+        texts = [column for column in self.columns if column.kind == "texts"]
+        labels = [column for column in self.columns if column.kind == "short values" and column.different > 1]
+        labels += [one for one in self.columns if one.kind == "numbers" and 1 < one.different <= _FEW]
+        if texts and labels and _NO_TASK in self.advice:
+            text = max(texts, key=lambda column: max(map(len, column.examples)))
+            lines.append(f"perhaps: --text {shlex.quote(text.name)} --label {shlex.quote(labels[0].name)}")
         return "\n".join([*lines, f"what to do: {self.advice}"])
 
 
@@ -76,7 +79,11 @@ def table_profile(rows: Rows, advice: str) -> TableProfile:
     """
     names, placed = rows.read({})
     head = [row for _, row in islice(placed, _ROWS) if not isinstance(row, Fault)]
-    columns = [_column(name, [row[place] or "" for row in head]) for place, name in enumerate(names)]
+    values = [[row[place] or "" for row in head] for place in range(len(names))]
+    columns = [_column(name, own) for name, own in zip(names, values, strict=True)]
+    again = next((name for name, own in zip(names, values, strict=True) if name in own[:-1]), None)
+    if again is not None and _NO_TASK in advice:
+        advice = f"{advice.partition(_NO_TASK)[0]}{no_names(again, names)}"
     return TableProfile(rows.shown, len(head), tuple(columns), advice)
 
 

@@ -3,6 +3,7 @@
 Duplicates are found by hashes: within a split, in both splits, with several targets, and at several clients.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from fednlp.formatting.units import plural
 _MIX = np.int64(-7046029254386353131)
 """2^64 divided by the golden ratio, odd: it spreads a hash over all bits."""
 _MINOR = 0.01
+_PLACE = re.compile(r"[a-z]+://\S+|[^\s.]\S*\.[A-Za-z]{2,4}\d?")
 _MINOR_LINES = 0.1  # lines of a play or of a chat repeat by nature
 
 
@@ -70,6 +72,36 @@ def missing_word_issues(data: TextData, scanned: Scan) -> Iterator[Issue]:
             "it is read as a text; fill it in, or remove the row",
             minor=len(there) < _MINOR * sum(map(len, found)),
         )
+
+
+def damaged_text_issues(data: TextData, scanned: Scan) -> Iterator[Issue]:
+    """Yield the issue of texts that were written or read in a wrong encoding before."""
+    count, total = scanned.damaged.total(), data.train.num_rows + (0 if data.held_out else data.test.num_rows)
+    if count:
+        yield Issue(
+            "damaged-texts",
+            count,
+            f"{count:,} of {plural(total, 'text')} {'has' if count == 1 else 'have'} signs of a wrong encoding",
+            f'"{shortened(scanned.example, LONGEST_EXAMPLE)}"',
+            "export them again as UTF-8 from where they are right",
+            minor=count < _MINOR * total,
+        )
+
+
+def no_text_issues(texts: Sequence[str]) -> Iterator[Issue]:
+    """Yield the issue of a sample of texts that are rather numbers, dates, addresses or names of files."""
+    filled = [text.strip() for text in texts if text.strip()]
+    numbers = [text for text in filled if not any(map(str.isalpha, text))]
+    places = [text for text in filled if _PLACE.fullmatch(text)]
+    for kind, found in (("have no letters", numbers), ("are names of files or addresses", places)):
+        if found and 10 * len(found) >= 9 * len(filled):
+            yield Issue(
+                "no-texts",
+                len(found),
+                f"{len(found):,} of {plural(len(filled), 'text')} looked at {kind}",
+                quoted(found[0]),
+                "a model reads what stands in the column; if another one has the texts, name it in data.text",
+            )
 
 
 def repeated(examples: ExampleHashes) -> Duplicates:

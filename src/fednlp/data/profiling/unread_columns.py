@@ -3,9 +3,10 @@
 A file that no other task fits is read for a language model. That is wrong where its labels only have another name.
 """
 
+import re
 from collections.abc import Sequence
 
-from fednlp.data.columns import TaskUnknown, listed
+from fednlp.data.columns import TaskUnknown, listed, pair_of
 from fednlp.data.readers.csv_files import delimiter_name
 from fednlp.data.textdata import TextData
 from fednlp.formatting.units import plural
@@ -28,6 +29,10 @@ _MOST_LABELS = 100
 _LONGEST_LABEL = 40
 _MOST_WORDS = 4
 _ONE_HOT = {"0", "1", "0.0", "1.0", "true", "false", "True", "False", ""}
+_MARKED = re.compile(
+    r"<([A-Z][A-Z_]+)( [^<>]*)?>[^<>]+</\1>|\[[^\[\]]+\]\([A-Za-z_:]+\)|\[[^\[\]\s][^\[\]]* [A-Z][A-Z_]+\]"
+)
+"""Spans within a text: ``<PER>Anna</PER>``, ``[Anna](person)``, ``[Anna PER]``."""
 _ONES = {"1", "1.0", "true", "True"}
 
 
@@ -44,7 +49,7 @@ def check_unread(data: TextData) -> str:
         TaskUnknown: It looks so; the message says what to type.
     """
     if data.schema.kind != "none":
-        return ""
+        return _unread_partner(data)
     text = data.columns["text"]
     head = data.train.slice(0, _ROWS)
     values = {
@@ -65,6 +70,13 @@ def check_unread(data: TextData) -> str:
             f"{data.source}: {listed([repr(name) for name in ones])} are 0 or 1 and {exact}; write the name of the "
             'label into one column, or say task.name = "causal-lm" to leave them unread'
         )
+    lists = [name for name in others if _are_lists(values[name])]
+    if lists:
+        raise TaskUnknown(
+            f"{data.source}: {lists[0]!r} holds lists: if they are the tags of words, write the words as lists too and "
+            f'say columns = {{words = "WORDS", tags = "{lists[0]}"}}; if they are labels, an example has one; or say '
+            'task.name = "causal-lm" to read the texts alone'
+        )
     found = [name for name in others if _are_labels(values[name])]
     if found:
         shown = listed(sorted(set(values[found[0]]))[:2])
@@ -83,11 +95,34 @@ def check_unread(data: TextData) -> str:
     return f'{fact!r} has {count} and is not read: if it is the label, say data.label = "{fact}"'
 
 
+def _unread_partner(data: TextData) -> str:
+    """Return what to type where the other text of a well-known pair is not read; empty where there is none."""
+    text, pair = data.columns.get("text"), data.columns.get("text_pair")
+    partners = pair_of(data.train.column_names, text) if text is not None and pair is None else None
+    if partners is None:
+        return ""
+    other = partners[text == partners[0]]
+    return f'{other!r} is not read: if it is a pair with {text!r}, say columns = {{text_pair = "{other}"}}'
+
+
+def _are_lists(values: Sequence[str]) -> bool:
+    """Say whether values are lists, not all of them empty."""
+    filled = {value for value in values if value}
+    return bool(filled - {"[]"}) and all(value.startswith("[") and value.endswith("]") for value in filled)
+
+
 def _check_lines(data: TextData, lines: Sequence[str]) -> None:
     """Refuse lines of text each of which has a delimiter and a label on one side of it."""
     if len(lines) < _FEWEST_LINES:
         return
     lines = [line.strip() for line in lines]
+    marked = [found[0] for line in lines if (found := _MARKED.search(line))]
+    if 2 * len(marked) >= len(lines):
+        raise TaskUnknown(
+            f"{data.source}: most lines have marked words such as {marked[0][:40]!r}: if they are to be predicted, "
+            "write a word and its tag on each line of a .conll file, or spans beside the text (an annotation tool's "
+            'JSON); else say task.name = "causal-lm"'
+        )
     for delimiter in "\t;|, ":
         if not all(delimiter in line for line in lines):
             continue

@@ -26,7 +26,18 @@ def class_names_in(
     if not described:
         with suppress(OSError):  # there is none, or none that a person would write
             described = _features(read_whole(beside, _LARGEST), None)
-    found = {column: _names(described.get(column)) for column in columns}
+    return class_names({column: described.get(column) for column in columns})
+
+
+def class_names(features: Any) -> dict[str, Sequence[str]]:
+    """Return the names of the classes of each column that holds their numbers, or lists of them.
+
+    Args:
+        features: Descriptions by the names of columns; or a list of ``{"name": ..., "type": ...}``.
+    """
+    if isinstance(features, list):
+        features = {str(one.get("name")): one.get("type") for one in features if isinstance(one, dict)}
+    found = {column: _names(of) for column, of in features.items()} if isinstance(features, dict) else {}
     return {column: names for column, names in found.items() if names}
 
 

@@ -1,4 +1,4 @@
-"""Words and tags in columns, one word a line, as the CoNLL shared tasks have it; and WikiNER's lines."""
+"""Words and tags: in columns, one word a line, as the CoNLL shared tasks have it; or a sentence a line, as WikiNER."""
 
 import json
 import re
@@ -80,8 +80,17 @@ def conll(
         yield _row(words, tags, scheme, [f"{path}:{number}" for number in numbers])
 
 
-def wikiner(path: Path, scheme: str = "auto") -> Iterator[Row]:
-    """Read WikiNER (Nothman et al., 2013): a sentence a line, ``word|POS|tag`` between blanks, IOB1.
+def inline(path: Path, scheme: str = "auto", mark: str = "|", parts: int = 3) -> Iterator[Row]:
+    """Read a sentence a line, its words between blanks with the tag after a mark.
+
+    By default this is WikiNER (Nothman et al., 2013): ``word|POS|tag``, IOB1. The Brown corpus, and taggers such as
+    Stanford's, write ``word/TAG`` or ``word_TAG``.
+
+    Args:
+        path: Plain or gzipped.
+        scheme: As for :func:`conll`.
+        mark: What stands before the tag; a word may hold it too.
+        parts: How many parts a word and its tags have together; the last one is the tag.
 
     Raises:
         DataError: A word has no such parts, or a tag is not of the scheme.
@@ -89,10 +98,15 @@ def wikiner(path: Path, scheme: str = "auto") -> Iterator[Row]:
     _check_scheme(scheme)
     for number, line in filled_lines(path):
         where = f"{path}:{number}"
-        parts = [item.rsplit("|", 2) for item in _BLANKS.split(line.strip(" \t"))]
-        if any(len(part) != 3 or not part[0] or not part[2] for part in parts):
-            raise DataError(f"{where}: not word|POS|tag between blanks, as WikiNER has it")
-        yield _row([part[0] for part in parts], [part[2] for part in parts], scheme, [where] * len(parts))
+        found = [item.rsplit(mark, parts - 1) for item in line.split()]
+        wrong = next((part for part in found if len(part) != parts or not part[0] or not part[-1]), None)
+        if wrong is not None:
+            written = mark.join(["word", *["POS"] * (parts - 2), "tag"])
+            raise DataError(
+                f"{where}: {mark.join(wrong)[:40]!r} is not {written}, as other words are written"
+            )
+        words, tags = [part[0] for part in found], [part[-1] for part in found]
+        yield _row(words, tags, scheme, [where] * len(found))
 
 
 def to_iob2(tags: Sequence[str]) -> list[str]:

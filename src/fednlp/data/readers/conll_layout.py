@@ -17,7 +17,7 @@ from fednlp.data.readers.conll import (
     is_comment,
     split_cells,
 )
-from fednlp.data.readers.text_io import numbered_lines
+from fednlp.data.readers.text_io import filled_lines, numbered_lines
 from fednlp.errors import DataError
 
 CONLLU = ("ID", "FORM", "LEMMA", "UPOS", "XPOS", "FEATS", "HEAD", "DEPREL", "DEPS", "MISC")
@@ -34,6 +34,10 @@ _NAMES = re.compile(r"#\s*global\.columns\s*=\s*(.+)")
 _LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]+)?:")
 _NUMBER = re.compile(r"-?[1-9]\d?")
 _BRACKET = re.compile(r"\([^\s()*]+(\*\)?|\))")
+_BRACKETED = re.compile(r"(\([^\s()*]+)*(\*\)*|\))")
+"""A cell of CoNLL-2005 and CoNLL-2012: brackets of phrases, spans or roles around a word."""
+_MARKS = "/_|#"
+_INLINE_LINES, _FEWEST_WORDS, _MOST_PARTS = 200, 20, 3
 
 _HEADER = (
     frozenset(("form", "token", "tokens", "word", "words")),
@@ -89,6 +93,24 @@ def is_tagged(path: Path) -> bool:
     )
 
 
+def inline_marks(path: Path) -> tuple[str, int] | None:
+    """Return what stands before the tags of a text with a sentence a line, and the parts of a word and its tags.
+
+    Nine words in ten are written ``word/TAG``, or with another mark, and there are far fewer tags than words; of a
+    text without such tags the result is None.
+
+    Raises:
+        DataError: A line is not UTF-8.
+    """
+    words = [word for _, line in islice(filled_lines(path), _INLINE_LINES) for word in line.split()]
+    for mark in _MARKS if len(words) >= _FEWEST_WORDS else "":
+        found = [parts for word in words if all(parts := word.rsplit(mark, 1)) and len(parts) == 2]
+        if 10 * len(found) >= 9 * len(words) and 4 * len({tag for _, tag in found}) <= len(words):
+            counts = Counter(len(word.split(mark)) for word in words)
+            return mark, min(counts.most_common(1)[0][0], _MOST_PARTS)
+    return None
+
+
 def is_column_number(own: str) -> bool:
     """Say whether the user names a column by its number: 1, 2 ... or -1."""
     return _NUMBER.fullmatch(own) is not None
@@ -132,16 +154,14 @@ def layout_of(path: Path, configured: Mapping[str, str]) -> Layout:
     if not rows:
         return Layout({"word": chosen.get("words", 0), "tag": chosen.get("tags", -1)}, columns)
     values = [[cells[place] for cells in rows] for place in range(count)]
+    _refuse_brackets(path, values, chosen)
     shown = _shown(path, numbered, rows[0])
     tag = chosen["tags"] if "tags" in chosen else _tag_column(values, index, names, chosen, shown)
     taken = {index, tag % count}
     word = chosen["words"] if "words" in chosen else _word_column(values, sentences, names, taken, shown)
     tags, words = values[tag % count], values[word % count]
     if bracket := next((cell for cell in tags if _BRACKET.fullmatch(cell)), None):
-        raise DataError(
-            f"{path}: the tags are brackets, such as {bracket!r}, as CoNLL-2012 has them: write them as B-PERSON, "
-            "I-PERSON and O"
-        )
+        raise DataError(_of_brackets(path, "the tags", bracket))
     prefix = _language(words)
     if "words" not in chosen and not _has_letters(words) and "tags" not in chosen and index != NO_COLUMN:
         raise DataError(shown)
@@ -163,6 +183,32 @@ def layout_of(path: Path, configured: Mapping[str, str]) -> Layout:
 
 
 _ROLES = ("words", "tags")
+
+
+def _refuse_brackets(path: Path, values: Sequence[Sequence[str]], chosen: Mapping[str, int]) -> None:
+    """Refuse columns of brackets where no other column has tags of spans, and the user names none.
+
+    Raises:
+        DataError: It is so.
+    """
+    found = [
+        place
+        for place, cells in enumerate(values)
+        if all(_BRACKETED.fullmatch(cell) for cell in cells) and any(cell[0] == "(" for cell in cells)
+    ]
+    if found and "tags" not in chosen and not any(map(_is_shaped, values)):
+        example = next(cell for cell in values[found[-1]] if cell[0] == "(")
+        numbers = ", ".join(str(place + 1) for place in found)
+        raise DataError(_of_brackets(path, f"{'columns' if found[1:] else 'column'} {numbers}", example))
+
+
+def _of_brackets(path: Path, what: str, example: str) -> str:
+    verb = "holds" if what.startswith("column ") else "are" if what == "the tags" else "hold"
+    return (
+        f"{path}: {what} {verb} brackets, such as {example[:40]!r}, as CoNLL-2005 and CoNLL-2012 have them: write "
+        "spans as B-PERSON, I-PERSON and O, or name columns of words and other tags, such as columns = {words = 4, "
+        "tags = 5}"
+    )
 
 
 def _cut(lines: Sequence[str]) -> tuple[list[Sentence], int, bool]:

@@ -112,7 +112,28 @@ def csv_names(path: Path, delimiter: str, quoting: Quoting = "double") -> Sequen
     Raises:
         DataError: The file is empty or cannot be read.
     """
-    return _named(_header(path, _records(path, delimiter, quoting)))
+    names = _named(_header(path, _records(path, delimiter, quoting)))
+    if len(names) == 1:
+        _refuse_title(path, names[0], delimiter, quoting)
+    return names
+
+
+def _refuse_title(path: Path, name: str, delimiter: str, quoting: Quoting) -> None:
+    """Refuse a first line of one cell above rows of several: a title, or the like, and no line of column names.
+
+    Raises:
+        DataError: It is one.
+    """
+    try:
+        records = list(islice(_records(path, delimiter, quoting), 2, 2 + _FIRST_ROWS))
+    except DataError:
+        return  # said when the rows are read
+    widths = {sum(map(bool, map(str.strip, record))) for _, record in records}
+    if len(records) >= _SWALLOWED and len(widths) == 1 and max(widths) > 1:
+        raise DataError(
+            f"{path}:1: {name[:40]!r} stands alone above rows of {max(widths)} cells: remove what stands above the "
+            "line of column names"
+        )
 
 
 def unnamed_columns(path: Path, delimiter: str, quoting: Quoting = "double") -> int:
@@ -187,7 +208,10 @@ def _after_excels_line(found: Iterator[str]) -> Iterator[str]:
     """Yield lines, with a blank one in place of Excel's own first line, so that the numbers stay."""
     first = next(found, None)
     if first is not None:
-        yield "\n" if _EXCELS_LINE.fullmatch(first.rstrip("\r\n")) else first
+        told = _EXCELS_LINE.fullmatch(first.rstrip("\r\n"))
+        yield "\n" if told else first
+        if told and (names := next(found, None)) is not None:
+            yield names.removeprefix("\ufeff")  # the mark of the file that the line was put before
         yield from found
 
 
@@ -239,19 +263,21 @@ def _rows(
     width = len(head[0][1]) if head else 0
     # Every row ends in delimiters that the line of column names lacks.
     ends = all(len(record) == width and not any(record[len(header) :]) for _, record in head)
+    # As R writes them, every row begins with a name of its own, for which the line of column names has none.
+    longer = all(len(record) == len(header) + 1 for _, record in head)
+    numbered = longer and len({record[0] for _, record in head}) == len(head) > 1
     for start, record in chain(head, records):
         if len(record) == len(header):
-            yield f"{path}:{start}", record
+            again = record == header
+            yield f"{path}:{start}", Fault("the line of column names again: remove it") if again else record
         elif ends and len(record) == width > len(header) and not any(record[len(header) :]):
             yield f"{path}:{start}", record[: len(header)]
         else:
             cells = plural(len(record), "cell")
-            yield (
-                f"{path}:{start}",
-                Fault(
-                    f"{cells} where the header has {len(header)}: put a cell that holds a {named} in quotes"
-                ),
-            )
+            how = f"put a cell that holds a {named} in quotes"
+            if numbered:
+                how = "if each row begins with a number or a name of its own, give that column a name too"
+            yield f"{path}:{start}", Fault(f"{cells} where the header has {len(header)}: {how}")
     if start is None:
         raise DataError(f"{path}: no example below the column names: add a line an example")
 

@@ -68,6 +68,12 @@ def _header(path: Path, table: _Table) -> Sequence[str]:
     names = list(cells)
     while names[-1] is None:
         names.pop()
+    filled = {sum(cell is not None for cell in row) for _, row in table[2:12]}
+    if len(names) == 1 and len(filled) == 1 and max(filled) > 1:
+        raise DataError(
+            f"{path}:{number}: {str(names[0])[:40]!r} stands alone above rows of {max(filled)} cells: remove what "
+            "stands above the row of column names"
+        )
     if None in names:
         raise DataError(f"{path}:{number}: column {names.index(None) + 1} has no name: name every column")
     return [str(name) for name in names]

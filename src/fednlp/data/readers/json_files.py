@@ -12,6 +12,7 @@ from typing import Any
 
 from fednlp.data.columns import LISTS, check_columns
 from fednlp.data.label_names import label_name
+from fednlp.data.readers.class_names import class_names, named_class
 from fednlp.data.readers.text_io import conversion, filled_lines, read_chunks
 from fednlp.data.store import Fault, Located, Row
 from fednlp.errors import DataError
@@ -84,7 +85,8 @@ def _table_of(path: Path) -> list[Any] | None:
     """Return the rows of a file that is one object, as pandas and others write tables; None for an object a line.
 
     ``{"data": [{...}, ...]}``, pandas' ``split`` (``columns``, ``index``, ``data``), and its default of columns, each
-    with its values by the number of the row.
+    with its values by the number of the row; a list of values a column, as ``datasets`` has it; rows by their names;
+    and the page of a viewer of ``datasets``, ``{"features": [...], "rows": [{"row": {...}}, ...]}``.
 
     Raises:
         DataError: The object holds rows in several lists, such as one for each client.
@@ -114,18 +116,82 @@ def _table_in(path: Path, whole: dict[str, Any]) -> list[Any] | None:
     if values and all(isinstance(one, dict) and one and all(map(str.isdecimal, one)) for one in values):
         numbers = list(dict.fromkeys(number for one in values for number in one))
         return [{name: one.get(number) for name, one in whole.items()} for number in numbers]
+    if len(values) > 1 and all(isinstance(one, dict) and not _holds_lists(one) for one in values):
+        return values
+    if _are_columns(whole):
+        return [dict(zip(whole, row, strict=True)) for row in zip(*values, strict=True)]
     lists = [
         name for name, one in whole.items() if one and isinstance(one, list) and isinstance(one[0], dict)
     ]
-    if len(lists) == 1 and lists[0] in ("data", "rows", "examples", "records", "items"):
+    if isinstance(rows := whole.get("rows"), list) and rows and all(map(_is_viewed, rows)):
+        names = class_names(whole.get("features"))
+        return [
+            {key: named_class(value, names[key]) if key in names else value for key, value in row.items()}
+            for row in (one["row"] for one in rows)
+        ]
+    if len(lists) == 1 and lists[0] in _ROW_LISTS:
         return list(whole[lists[0]])
-    if len(lists) > 1 and len(lists) == len(whole):
-        shown = ", ".join(map(repr, lists[:3]))
+    parts = lists if len(lists) == len(whole) else list(whole) if all(map(_is_part, values)) else []
+    if len(parts) > 1:
+        shown = ", ".join(map(repr, parts[:3]))
         raise DataError(
-            f"{path}: lists of rows under {shown}{' ...' if len(lists) > 3 else ''}: write each to a file of its own, "
-            "which are clients, or train and test"
+            f"{path}: lists of rows under {shown}{' ...' if len(parts) > 3 else ''}: write each to a file of its own, "
+            "which are clients, or train and test; or, if these are labels, write an object a row with its label"
         )
+    if len(whole) == 1 and isinstance(values[0], dict):
+        return _table_in(path, values[0])
     return None
+
+
+_ROW_LISTS = frozenset(
+    (
+        "data",
+        "rows",
+        "examples",
+        "records",
+        "items",
+        "results",
+        "documents",
+        "instances",
+        "samples",
+        "common_examples",
+    )
+)
+_LISTS_OF_A_ROW = LISTS | {"tokens", "ner_tags", "pos_tags", "labels"}
+
+
+def _are_columns(whole: dict[str, Any]) -> bool:
+    """Say whether an object has a list of values for each column, and is not one row of words and tags."""
+    values = list(whole.values())
+    alike = len(values) > 1 and all(isinstance(one, list) and len(one) > 1 for one in values)
+    if not alike or len(set(map(len, values))) > 1:
+        return False
+    return not whole.keys() <= _LISTS_OF_A_ROW or all(
+        isinstance(one, list) for items in values for one in items
+    )
+
+
+def _holds_lists(item: dict[str, Any]) -> bool:
+    return not item or all(isinstance(one, list) for one in item.values())
+
+
+def _is_viewed(item: Any) -> bool:
+    return isinstance(item, dict) and isinstance(item.get("row"), dict)
+
+
+def _is_part(value: Any) -> bool:
+    """Say whether a value holds rows: a list of lists or texts, or lists for each column."""
+    if isinstance(value, dict):
+        return bool(value) and _holds_lists(value)
+    return (
+        isinstance(value, list)
+        and value != []
+        and all(isinstance(one, list) or _is_sentence(one) for one in value)
+    )
+
+
+def _is_sentence(value: Any) -> bool:
+    return isinstance(value, str) and " " in value.strip()
 
 
 def _is_array(path: Path) -> bool:
@@ -146,7 +212,9 @@ def _lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         try:
             item = json.loads(line)
         except json.JSONDecodeError as error:
-            raise DataError(f"{where}: not JSON ({error.msg}): write one JSON object a line") from None
+            comma = line.rstrip().endswith(",")
+            how = "remove the comma at the end of each line" if comma else "write one JSON object a line"
+            raise DataError(f"{where}: not JSON ({error.msg}): {how}") from None
         except (ValueError, RecursionError):
             raise DataError(f"{where}: nested too deeply, or a number too long to read") from None
         if not isinstance(item, dict):
