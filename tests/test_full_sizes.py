@@ -13,6 +13,7 @@ from fednlp.models.registry import ALL_NAMES
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection
 from fednlp.models.settings import load_config
+from fednlp.reproduction.catalogue import find_papers
 from fednlp.tasks import task_class
 
 FILES = sorted((Path(__file__).parents[1] / "experiments").glob("*.toml"))
@@ -39,6 +40,43 @@ MODELS = {
     ),
 }
 """What the hub's models look like."""
+DISTILBERT = {"distilbert-base-uncased", "distilbert-base-cased"}
+PAPER_MODELS = {
+    "fednlp": DISTILBERT | {"bert-base-uncased", "facebook/bart-base"},
+    "fedsplitbert": {"bert-base-uncased"},
+    "pulling": {"transformer", "runs/generic-full/model"},
+    "platform": DISTILBERT,
+    "fes": {"roberta-large", "roberta-base", "bert-base-uncased"},
+}
+"""The models of each paper."""
+STAND_INS = {"bert-tiny", "minilm", "smollm2"}
+"""Models of laptop sizes."""
+WITHOUT = {"fes-table4-decoder": {"smollm2"}}
+"""Experiments whose comment and docs say that their model has no full size."""
+
+
+def models_of(path: Path) -> set[str]:
+    """Return the models of all variants of an experiment's full size."""
+    full = config.load(path, full=True)
+    variants = [full, *(config.with_method(full, one, 0) for one in full.variants)]
+    return {one for variant in variants for one in str(variant.model.name_or_path).split("+")}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_full_size_has_the_model_of_its_paper(path: Path) -> None:
+    made_by = [
+        paper.name
+        for paper in find_papers(["all"]).values()
+        if path.stem in {one.experiment for one in paper.runs.values()}
+    ]
+    found = models_of(path)
+    if path.stem in WITHOUT:
+        assert found == WITHOUT[path.stem]
+        assert "no full size of the model" in path.read_text()
+    elif made_by:
+        assert found <= PAPER_MODELS[made_by[0]]
+    else:
+        assert not found & STAND_INS
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -7,12 +7,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fednlp
 from fednlp.cli.console import CellConsole
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, FednlpError, RunError
+from fednlp.partition import figures
+from fednlp.partition.plot_data import overview_of_counts
+from fednlp.python_words import advising_in_python
 from fednlp.simulation.callback import NullCallback, default_callback
 from fednlp.simulation.run_dir import RunDir
 
@@ -48,6 +52,32 @@ def test_tables_hold_what_the_files_say(done: RunDir) -> None:
 def test_the_curve_is_a_figure_of_every_evaluated_round(done: RunDir) -> None:
     axes = done.plot().axes[0]
     assert any(line.get_xdata().tolist() == [1, 2] for line in axes.lines)  # type: ignore[union-attr]
+
+
+def test_pictures_of_runs_and_partitions_are_shown_without_a_set_up(done: RunDir) -> None:
+    counts = np.array([[3, 1], [1, 3]])
+    drawn = [done.plot(), *figures(overview_of_counts(counts, ["a", "b"], ["0", "1"])).values()]
+    assert [one._repr_png_()[:4] for one in drawn] == [b"\x89PNG"] * 5  # type: ignore[attr-defined]
+
+
+def test_messages_are_in_the_words_of_python() -> None:
+    """Those to the caller's own callback, and to the default one; what else it has stays."""
+    told: list[str] = []
+
+    class Mine(NullCallback):
+        def log(self, text: str) -> None:
+            told.append(text)
+
+    def work(out: str, callback: NullCallback | None = None) -> type:
+        assert callback is not None
+        callback.log(f"go on with: fednlp run --resume {out} or choose another --out")
+        return type(callback.finished.__self__)  # type: ignore[attr-defined]
+
+    called = advising_in_python(work, Mine)
+    assert [called("a"), called("b", callback=Mine()), called("c", Mine())] == [Mine] * 3
+    assert told == [f"go on with: fednlp.resume({one!r}) or choose another out=" for one in "abc"]
+    with pytest.raises(TypeError, match=r"work\(\) missing 1 required positional argument: 'out'"):
+        called()
 
 
 def test_a_kernel_shows_a_picture_and_one_output_for_a_run(

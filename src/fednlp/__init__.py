@@ -76,7 +76,7 @@ _USED_BY_COMMANDS = (
     "run",
     "tune",
 )
-"""Functions that commands call too: their errors advise in the words of the command line."""
+"""Functions that commands call too: their errors and messages advise in the words of the command line."""
 _METHODS = "fednlp.federated.algorithms"
 """Every method of this package is a name here too: ``fednlp.scaffold``."""
 
@@ -121,7 +121,9 @@ def __getattr__(name: str) -> Any:
     if name in _USED_BY_COMMANDS:
         from fednlp.python_words import advising_in_python
 
-        value = advising_in_python(value)
+        value = advising_in_python(
+            value, lambda: import_module("fednlp.simulation.callback").default_callback()
+        )
     globals()[name] = value
     return value
 

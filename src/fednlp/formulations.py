@@ -16,9 +16,12 @@ one thing it holds JSON:
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
 from fednlp.option_types import Count, Decay, Fraction, PositiveInt
+from fednlp.plugins import is_own
 
 Kind = Literal["class", "score", "tags", "answers", "text", "none"]
 
@@ -72,7 +75,29 @@ _LABELLED = Schema(("text",), "label", "class", ("text_pair",))
 _WRITTEN = Schema(("source",), "target", "text", ("references",))
 _TEXTS = Schema(("text",), None, "none")
 
-_METRIC: Any = Literal["accuracy", "macro_f1", "f1", "mcc"]
+OWN_METRIC = "+"
+"""Between a task and the function that scores it: ``"text-classification+mine:exact"``."""
+
+
+def formulation_of(task: str) -> str:
+    """Return a task without the function of the user's own that scores it.
+
+    >>> formulation_of("question-answering+mine:exact"), formulation_of("mine:Task")
+    ('question-answering', 'mine:Task')
+    """
+    return task.partition(OWN_METRIC)[0]
+
+
+def _known_or_own(value: Any, known: ValidatorFunctionWrapHandler) -> Any:
+    return value if isinstance(value, str) and is_own(value) else known(value)
+
+
+_METRIC: Any = Annotated[
+    Literal["accuracy", "macro_f1", "f1", "mcc"],
+    WrapValidator(_known_or_own),
+    PlainSerializer(lambda value: value),
+]
+"""A metric that is known, or a function of the user's own."""
 
 TASKS: Mapping[str, Formulation] = {
     "text-classification": Formulation(

@@ -46,12 +46,26 @@ def advice_in_python(text: str, arguments: frozenset[str] | None = None) -> str:
     return _OPTION.sub(renamed, text)
 
 
-def advising_in_python(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function whose errors advise its caller in the words of Python."""
-    arguments = frozenset(inspect.signature(function).parameters)
+def advising_in_python(function: Callable[..., Any], default: Callable[[], Any]) -> Callable[..., Any]:
+    """Return a function whose errors and messages advise its caller in the words of Python.
+
+    Args:
+        function: It may have an argument ``callback``, whose ``log`` takes its messages.
+        default: Makes the callback where the caller gives none.
+    """
+    signature = inspect.signature(function)
+    arguments = frozenset(signature.parameters)
 
     @functools.wraps(function)
     def called(*args: Any, **options: Any) -> Any:
+        if "callback" in arguments:
+            try:
+                given = signature.bind(*args, **options)
+            except TypeError:
+                return function(*args, **options)  # which says what does not fit in its own words
+            told = given.arguments.get("callback") or default()
+            given.arguments["callback"] = _TellingInPython(told, arguments)
+            args, options = given.args, given.kwargs
         try:
             return function(*args, **options)
         except FednlpError as error:
@@ -61,3 +75,17 @@ def advising_in_python(function: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return called
+
+
+class _TellingInPython:
+    """A callback that is told messages in the words of Python."""
+
+    def __init__(self, callback: Any, arguments: frozenset[str]) -> None:
+        self._callback, self._arguments = callback, arguments
+
+    def log(self, text: str) -> None:
+        """Report a message."""
+        self._callback.log(advice_in_python(text, self._arguments))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._callback, name)

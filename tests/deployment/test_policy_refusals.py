@@ -235,7 +235,7 @@ def test_code_is_refused_before_it_is_imported(tmp_path: Path, monkeypatch: pyte
     monkeypatch.syspath_prepend(tmp_path)
     name = "not_yet_imported:thing"
     named = made(
-        task={"name": name},
+        task={"name": name, "metric": name},
         algorithm={"name": name},
         aggregator={"name": name},
         exchange={"up": [name]},
@@ -247,7 +247,7 @@ def test_code_is_refused_before_it_is_imported(tmp_path: Path, monkeypatch: pyte
     assert {one.settings for one in found if one.key == "allow.code"} == {
         (key,)
         for key in (
-            *("task.name", "algorithm.name", "aggregator.name", "attack.name", "exchange.up"),
+            *("task.name", "task.metric", "algorithm.name", "aggregator.name", "attack.name", "exchange.up"),
             *("partition.method", "runtime.engine"),
         )
     }

@@ -11,12 +11,20 @@ from hypothesis import strategies as st
 
 from fednlp import config
 from fednlp.reproduction import Request, reproduce
-from fednlp.reproduction.changed import settings_digest, with_same_settings
+from fednlp.reproduction.changed import (
+    Expected,
+    settings_digest,
+    unchecked,
+    with_same_data,
+    with_same_settings,
+)
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import run_name
+from fednlp.reproduction.notes import notes_of
 from fednlp.reproduction.parts import FoundColumn, FoundPicture, FoundRun
 from fednlp.reproduction.results import Results
 from fednlp.simulation.callback import NullCallback
+from fednlp.simulation.same_data import SameData
 
 from .made_up import pages_of, table_of
 
@@ -89,6 +97,23 @@ def test_a_figure_stays_if_no_run_behind_it_had_other_settings(
         to_a.figures.keys(),
     ]
     assert with_same_settings(kept, {"mine": PAPER}, here) == (kept, [])
+
+
+@given(st.sets(st.sampled_from(EVERY)), st.sets(st.sampled_from(EVERY)))
+def test_runs_whose_data_nobody_recorded_are_named(recorded: set[str], here: set[str]) -> None:
+    """They stay, and what reads them can say that their data were not compared."""
+    given = found({})
+    runs = {
+        name: one.model_copy(update={"data": "00000000"}) if name in recorded else one
+        for name, one in given.runs.items()
+    }
+    given = given.model_copy(update={"runs": runs})
+    expected = Expected({}, dict.fromkeys(here, "files"), SameData())
+    assert unchecked(given, expected) == sorted(here - recorded)
+    assert with_same_data(given, {"mine": PAPER}, expected, "there") == (given, [])
+    (note,) = [text for text in notes_of(given, given.papers[0].entries[0]) if "not recorded" in text] or [""]
+    left = len(EVERY) - len(recorded)
+    assert note.startswith(f"Data: not recorded for {left} of 4 runs") if left else not note
 
 
 def test_papers_and_tables_that_are_not_here_stay() -> None:

@@ -22,6 +22,7 @@ from fednlp.reproduction.curves import charts_of, found_curves
 from fednlp.reproduction.joining import unite
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import run_name
+from fednlp.reproduction.notes import seeds_left_out
 from fednlp.reproduction.parts import MOST_POINTS, FoundCurve, FoundPicture, FoundRun
 from fednlp.reproduction.results import Finding, Results
 from fednlp.reproduction.stored_pages import read_results
@@ -451,3 +452,16 @@ def test_pictures_are_drawn_of_the_points_alone(here: Path, document: Callable[.
 def replace_papers(results: Results, *papers: Any) -> Results:
     """Return results with other papers."""
     return results.model_copy(update={"papers": list(papers)})
+
+
+@pytest.mark.parametrize(
+    ("seeds", "said"),
+    [("one seed", True), (f"{SPREAD} over 1 to 2 seeds", True), (f"{SPREAD} over 3 seeds", False)],
+)
+def test_a_picture_of_fewer_seeds_than_were_run_says_so(seeds: str, said: bool) -> None:
+    picture = FoundPicture(name="mine-figure1-curves-0", caption=f"Figure 1, here: earlier, {seeds}")
+    results = found({source: [0.5] for source in SOURCES}, pictures=[picture])
+    notes = list(seeds_left_out(results, figure(results), [picture, picture]))
+    assert [note[:56] for note in notes] == [
+        "These curves are of fewer seeds than were run (3): the p"
+    ] * said

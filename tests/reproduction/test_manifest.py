@@ -78,7 +78,7 @@ def test_rows_and_columns_name_methods_of_their_runs(paper: Paper) -> None:
 def test_every_entry_can_be_made_or_says_why_not(paper: Paper) -> None:
     for entry in paper.entries:
         minutes, _ = expected_minutes(paper, [entry])
-        assert bool(entry.impossible) == (minutes == 0)
+        assert bool(entry.impossible or entry.benchmark) == (minutes == 0)
         assert set(needed_data(paper, entry)) <= {*CATALOGUE, "domains"}
         for made in entry.partitions.values():
             assert made.dataset in CATALOGUE
@@ -149,6 +149,16 @@ def test_scores_and_published_scores_are_both_in_points(paper: Paper) -> None:
         ('rows = ["A", "B"]', 'rows = ["A", "C"]', "speaks of C, which is no row or column"),
         ('against = ["paper"]', 'against = ["other"]', "stands against other, which was not published"),
         ('runs = ["a"]', "", "give runs, partitions or mean_of"),
+        (
+            'runs = ["a"]',
+            'runs = ["a"]\nbenchmark = "c"',
+            "give runs, partitions or mean_of, or the command of",
+        ),
+        (
+            'runs = ["a"]',
+            'benchmark = "c"',
+            "rows have figures as found where a benchmark made them, and only",
+        ),
         ('runs = ["a"]', 'runs = ["b"]', "there are no runs b"),
         (
             'runs = ["a"]',

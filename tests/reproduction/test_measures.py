@@ -230,7 +230,7 @@ def test_label_shares_are_those_of_each_client_of_the_only_partition() -> None:
     made = paper.entries[0]
     job = Job("p", "p", 0, 1.0, Path(), cast(Experiment, SimpleNamespace()))
     view = overview_of_counts([[3, 1], [0, 5]], ["yes", "no"], ["one", "two"])
-    outcomes = Outcomes({}, {"p": Partitioning(0.5, view.sizes, "mrpc", 9, 3, view)})
+    outcomes = Outcomes({}, {"p": Partitioning(0.5, view.sizes, "mrpc", 9, 3, "", view)})
     found = [cells(Work(paper, made, {"P": [job]}), outcomes, column) for column in made.columns]
     assert found == [{"one": {0: 75.0}, "two": {0: 0.0}}, {"one": {0: 25.0}, "two": {0: 100.0}}, {}]
     groups = {group_of_cell(paper, made, row, column) for row in made.rows for column in made.columns}

@@ -86,7 +86,8 @@ def test_a_registered_task_needs_no_consent(name: str) -> None:
 
 
 @pytest.mark.parametrize("task", [None, "mine:Other", "text-classification"])
-def test_a_class_needs_the_users_own_word(task: str | None) -> None:
-    require_trusted("run", "mine:Task", "mine:Task")
+@pytest.mark.parametrize("named", ["mine:Task", "text-classification+mine:exact"])
+def test_a_class_or_a_metric_needs_the_users_own_word(named: str, task: str | None) -> None:
+    require_trusted("run", named, named)
     with pytest.raises(RunError, match="--task"):
-        require_trusted("run", "mine:Task", task)
+        require_trusted("run", named, task)

@@ -2,7 +2,10 @@
 
 import json
 import math
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +16,11 @@ from hypothesis import strategies as st
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError
+from fednlp.tasks import task_from
 from fednlp.tasks.base import Predictions
 from fednlp.tasks.causal_lm import CausalLM
+from fednlp.tasks.label_scores import scores_labels
+from fednlp.tasks.own_metric import scored_by
 from fednlp.tasks.question_answering import QuestionAnswering
 from fednlp.tasks.seq2seq import SequenceToSequence
 from fednlp.tasks.text_classification import TextClassification
@@ -179,3 +185,73 @@ def test_a_task_without_sums_is_refused() -> None:
 
     with pytest.raises(ConfigError, match=r"evaluation\.federated needs .* leave evaluation\.federated out"):
         require_summable(Own(("a",)))
+
+
+OWN = "own_scores:exact"
+SCORED: list[tuple[str, dict[str, Any], list[dict[str, Any]], list[Any]]] = [
+    ("text-classification", {"labels": ["a", "b"]}, [{"label": one} for one in (0, 1, -1)], [0, 0, 1]),
+    (
+        "token-classification",
+        {"labels": ["B-X", "O"]},
+        [{"places": [0], "tags": [0], "gold": json.dumps(tags)} for tags in (["O"], ["B-X"], ["O"])],
+        [["O"], ["O"], ["B-X"]],
+    ),
+    ("text-regression", {}, [{"score": one} for one in (0.5, 1.0, 2.0)], [0.5, 2.0, 1.0]),
+    ("question-answering", {}, [{"golds": json.dumps(["up", "a"])}] * 3, ["up", "no", "down"]),
+    (
+        "sequence-to-sequence",
+        {"tokenizer": ""},
+        [{"references": json.dumps(["up"])}] * 3,
+        ["up", "no", "down"],
+    ),
+]
+
+
+@pytest.fixture
+def own_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A module of the user's own."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_scores.py").write_text(
+        "def exact(prediction, truth):\n"
+        "    return prediction == truth or (isinstance(truth, list) and prediction in truth)\n\n"
+        "def accuracy(prediction, truth):\n    return 1\n\n"
+        "def five(prediction, truth):\n    return 5\n\n"
+        "def broken(prediction, truth):\n    return truth.nothing\n"
+    )
+    scored_by.cache_clear()
+    yield
+    scored_by.cache_clear()
+    sys.modules.pop("own_scores", None)
+
+
+@pytest.mark.parametrize(("name", "fields", "rows", "guesses"), SCORED, ids=[one[0] for one in SCORED])
+def test_a_function_of_the_users_own_scores_each_example(
+    own_scores: None, name: str, fields: dict[str, Any], rows: list[dict[str, Any]], guesses: list[Any]
+) -> None:
+    """One of three is right; its sums over clients are those of all, and a task built again is the same."""
+    task = task_from(f"{name}+{OWN}", fields)
+    assert task_from(f"{name}+{OWN}", json.loads(json.dumps(asdict(task)))) == task  # type: ignore[call-overload]
+    features = Features.in_memory([{"input_ids": [1], **row} for row in rows])
+    numbers = np.arange(3)
+    assert task.metric == "exact"
+    assert task.metrics(guesses, features, numbers)["exact"] == pytest.approx(1 / 3)
+    assert task.score(task.statistics(guesses, features, numbers).sum(0)) == pytest.approx(1 / 3)
+    check(task, features, guesses, [0, 1, 0])
+    assert scores_labels(task) == scores_labels(task_from(name, fields))
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        ("text-classification+own_scores:five", "returned 5: it has to be a number from 0 to 1"),
+        ("text-classification+own_scores:broken", r"failed: AttributeError: .* \(own_scores.py, line 11\)"),
+        ("text-classification+own_scores:accuracy", "has the name of a score of the task"),
+        ("text-classification+own_scores:exat", "has no exat; did you mean own_scores:exact"),
+        ("text-classification+math:pi", "is no function"),
+        ("causal-lm+own_scores:exact", "has no single truth"),
+    ],
+)
+def test_a_function_that_is_no_metric_is_named(own_scores: None, place: str, message: str) -> None:
+    features = Features.in_memory([{"input_ids": [1], "label": 0}])
+    with pytest.raises(ConfigError, match=message):
+        task_from(place, {"labels": ["a"]}).metrics([0], features, np.arange(1))

@@ -136,6 +136,8 @@ def _facts(paper: "Paper", entry: "Entry") -> tuple[str, str]:
 
     if entry.impossible:
         return "–", f"not made: {entry.impossible}"
+    if entry.benchmark:
+        return "–", f"measured by {entry.benchmark}"
     minutes, measured = expected_minutes(paper, [entry])
     made_by = dict.fromkeys(paper.runs[key].experiment for key in paper.runs_of(entry))
     data = [f"--data {name}=DIR" for name in needed_data(paper, entry)]

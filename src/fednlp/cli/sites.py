@@ -55,7 +55,7 @@ def invited(
     typed = typed_by(folder, name, days)
     if kind_of(folder) != "organisation":
         print(
-            f"good for {days:g} days; the file is a secret, send it to {name} on a way that you trust:",
+            f"good for {days:g} days; the file is a secret, send it to {name} in a way that you trust:",
             file=sys.stderr,
         )
     print(f"fednlp join {typed}")

@@ -10,6 +10,7 @@ def own_code(experiment: ExperimentFields) -> list[tuple[str, str]]:
     """Return the settings that name code of the user's own, each with the ``"module:attribute"`` that it names."""
     named = [
         ("task.name", experiment.task.name or ""),
+        ("task.metric", str(experiment.task.given().get("metric"))),
         ("partition.method", experiment.partition.method),
         ("algorithm.name", experiment.algorithm.name),
         ("aggregator.name", experiment.aggregator.name if experiment.aggregator else ""),

@@ -14,7 +14,7 @@ from fednlp.deployment.policy import Allow, Limits, SitePolicy
 from fednlp.deployment.setup import ENCODER_FILES, Setup
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import digits, plural
-from fednlp.formulations import TASKS
+from fednlp.formulations import OWN_METRIC, TASKS
 from fednlp.models.selection import fits
 
 SHORTEST_DIGEST = 16
@@ -139,8 +139,9 @@ def _code(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:
 
 
 def _code_of_task(allow: Allow, setup: Setup) -> Iterator[Refusal]:
-    if setup.task not in TASKS and setup.task not in allow.code:
-        yield _refusal("allow.code", allow.code, f"names the code {_shown(setup.task)}", "task.name")
+    for name in setup.task.split(OWN_METRIC):
+        if name not in TASKS and name not in allow.code:
+            yield _refusal("allow.code", allow.code, f"names the code {_shown(name)}", "task.name")
 
 
 def _method(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:

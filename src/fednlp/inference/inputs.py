@@ -11,7 +11,7 @@ from fednlp.data.readers.json_files import as_text
 from fednlp.data.records import read_records
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
-from fednlp.formulations import TASKS, Schema
+from fednlp.formulations import TASKS, Schema, formulation_of
 from fednlp.inference.model import Trained
 from fednlp.tasks.base import Row
 
@@ -115,7 +115,7 @@ def _require_utf8(text: str, where: str) -> None:
 
 
 def _schema(task: str) -> Schema:
-    return TASKS.get(task, TASKS["text-classification"]).schema
+    return TASKS.get(formulation_of(task), TASKS["text-classification"]).schema
 
 
 def _first(task: str) -> str:

@@ -21,7 +21,7 @@ from fednlp.data.records import check_table, is_json, table_writer
 from fednlp.data.textdata import Split
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
-from fednlp.formulations import TASKS
+from fednlp.formulations import TASKS, formulation_of
 from fednlp.inference.known_labels import unknown_labels, warning
 from fednlp.inference.model import OnProgress, Trained, open_trained
 from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
@@ -135,7 +135,8 @@ def _examples(
     """Return the data, the example numbers to predict, and the table that holds them."""
     if path is None:
         return _numbered(open_data(experiment), path)
-    return _numbered(_file_of(experiment, path, task_spec if task_spec in TASKS else None, columns), path)
+    task = formulation_of(task_spec)
+    return _numbered(_file_of(experiment, path, task if task in TASKS else None, columns), path)
 
 
 def _numbered(data: TextData, path: str | Path | None) -> tuple[TextData, np.ndarray, "pa.Table"]:

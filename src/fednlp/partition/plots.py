@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fednlp.formatting.figures import new_figure
 from fednlp.formatting.safe_text import csv_text
 from fednlp.partition.divergence import divergence_matrix
 from fednlp.partition.index import FloatArray
@@ -97,9 +98,7 @@ def density(values: ArrayLike, low: float, high: float) -> tuple[FloatArray, Flo
 
 
 def _axes(title: str, xlabel: str, ylabel: str, size: tuple[float, float]) -> "tuple[Figure, Axes]":
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
+    figure = new_figure(size)
     axes = figure.add_subplot()
     axes.set_title(title, loc="left", fontsize=11)
     axes.set_xlabel(xlabel)

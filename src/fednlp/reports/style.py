@@ -8,6 +8,7 @@ from io import BytesIO, StringIO
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+from fednlp.formatting.figures import new_figure
 from fednlp.formatting.safe_text import clean
 from fednlp.reports.groups import group_baseline
 
@@ -60,21 +61,6 @@ def drawing() -> Iterator[None]:
         # A name in a script that the font lacks shows boxes in a PNG; a page has fonts of its own.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         yield
-
-
-def new_figure(size: tuple[float, float]) -> "Figure":
-    """Return an empty figure of a size in inches, which a notebook shows as a picture without a set-up of its own."""
-    from matplotlib.figure import Figure
-
-    class Picture(Figure):
-        """A figure that is a picture wherever a value is displayed."""
-
-        def _repr_png_(self) -> bytes:
-            content = BytesIO()
-            self.savefig(content, format="png", dpi=110)
-            return content.getvalue()
-
-    return Picture(figsize=size, layout="constrained")
 
 
 def new_axes(title: str, xlabel: str, size: tuple[float, float] = (_WIDTH, 4.2)) -> "tuple[Figure, Axes]":

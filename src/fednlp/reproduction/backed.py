@@ -27,7 +27,7 @@ def with_backed_figures(results: Results, papers: Mapping[str, Paper]) -> tuple[
         found = []
         for one in paper.entries:
             entry = entries.get((paper.name, one.id))
-            if entry and not entry.mean_of and not entry.impossible:
+            if entry and entry.by_runs:
                 backed = _backed(papers[paper.name], entry, one, finished & set(one.runs))
                 if backed != one:
                     left_out.append(f"{paper.name} {one.id}")

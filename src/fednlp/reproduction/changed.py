@@ -73,7 +73,7 @@ def with_same_data(
 ) -> tuple[Results, list[str]]:
     """Return what others found without the runs on other data than those here, and the names of these.
 
-    The data of runs that nobody had before are noted. A run of which they are not known stays.
+    The data of runs that nobody had before are noted. A run of which they are not known stays (:func:`unchecked`).
 
     Args:
         results: What others found.
@@ -88,6 +88,13 @@ def with_same_data(
         if not expected.same_data.agrees(expected.files[name], run.data, f"{name} of {where}")
     }
     return with_backed_figures(with_runs(results, lambda name: name not in other), papers)[0], sorted(other)
+
+
+def unchecked(results: Results, expected: Expected) -> list[str]:
+    """Return the finished runs and partitions of which nobody wrote down on which data they were made."""
+    return sorted(
+        name for name, run in results.runs.items() if run.finished and not run.data and name in expected.files
+    )
 
 
 def _without_place(value: Any) -> Any:

@@ -8,7 +8,7 @@ from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.reports.document import Picture
 from fednlp.reproduction.backed import with_backed_figures, with_runs_of
-from fednlp.reproduction.changed import Expected, with_same_data, with_same_settings
+from fednlp.reproduction.changed import Expected, unchecked, with_same_data, with_same_settings
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.known import known
 from fednlp.reproduction.manifest import Paper
@@ -221,6 +221,11 @@ def _with_same_data(
 ) -> Results:
     """Return results without the runs that were trained on other data than here, or than in an earlier folder."""
     kept, other = with_same_data(results, papers, expected, str(page))
+    if unknown := unchecked(results, expected):
+        log(
+            f"{page}: the data of {plural(len(unknown), 'run')} are not recorded, so whether they are those of here "
+            f"cannot be checked, and what was found by them is taken as it is: {_some(unknown)}"
+        )
     if other:
         log(
             f"{page}: {plural(len(other), 'run')} had other data than the same experiment has here, or in a folder "

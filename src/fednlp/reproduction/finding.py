@@ -3,7 +3,7 @@
 import math
 import shlex
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -46,6 +46,7 @@ class Evidence:
         run = self.outcomes.runs.get(job.name)
         where = run.environment if run else {}
         cores = where.get("cpu_count")
+        made = self.outcomes.partitions.get(job.name)
         return FoundRun(
             finished=job in self.outcomes,
             seconds=round(self.record.seconds.get(job.name, run.total("seconds") if run else 0.0), 2),
@@ -53,7 +54,7 @@ class Evidence:
             processor=" + ".join(str(where[key]) for key in ("processor", "gpu") if where.get(key)),
             cores=cores if isinstance(cores, int) else 0,
             settings=job.settings,
-            data=digest_of(run.folder) if run else "",
+            data=digest_of(run.folder) if run else made.content if made else "",
         )
 
 
@@ -100,17 +101,7 @@ def _jobs(works: Sequence[Work]) -> list[Job]:
 
 def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
     entry = work.entry
-    columns = [
-        found_column(
-            work.paper,
-            entry,
-            column,
-            cells(work, evidence.outcomes, column),
-            errors(work, evidence.outcomes, column),
-            unreached(work, evidence.outcomes, column),
-        )
-        for column in entry.columns
-    ]
+    columns = list(_columns(work, evidence.outcomes))
     jobs = _jobs([work])
     done = evidence.outcomes.runs
     curves = found_curves(work.paper, entry, {job.label: done[job.name] for job in jobs if job.name in done})
@@ -123,10 +114,12 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         title=entry.title,
         shows=entry.shows,
         here=entry.here,
-        command="" if entry.impossible else _command(word, [entry.id], needed_data(work.paper, entry)),
+        command=""
+        if entry.impossible
+        else entry.benchmark or _command(word, [entry.id], needed_data(work.paper, entry)),
         state="impossible"
         if entry.impossible
-        else state_of(finished > 0, finished == len(jobs) and not reason),
+        else state_of(finished > 0 or bool(entry.benchmark), finished == len(jobs) and not reason),
         reason=reason,
         runs=[job.label for job in jobs],
         expected=60 * minutes,
@@ -138,6 +131,18 @@ def _finding(word: str, work: Work, evidence: Evidence) -> Finding:
         data=used_data(work, evidence.outcomes),
         curves=curves,
     )
+
+
+def _columns(work: Work, outcomes: Outcomes) -> Iterator[FoundColumn]:
+    """Yield the columns of a table with what its jobs left, or what its benchmark measured."""
+    paper, entry = work.paper, work.entry
+    for column in entry.columns:
+        if entry.benchmark:
+            once = {row.name: {0: row.found[column.name]} for row in entry.rows if column.name in row.found}
+            yield found_column(paper, entry, column, once, {})
+        else:
+            figures, uncertain = cells(work, outcomes, column), errors(work, outcomes, column)
+            yield found_column(paper, entry, column, figures, uncertain, unreached(work, outcomes, column))
 
 
 def found_claims(entry: Entry, columns: Sequence[FoundColumn]) -> list[FoundClaim]:

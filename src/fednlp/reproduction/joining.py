@@ -60,7 +60,7 @@ def _finding(paper: Paper, entry: Entry, every: Sequence[Results], runs: Mapping
     """Return what was found of a table or figure, here first."""
     here, *joined = every
     own, *others = findings = [one for results in every if (one := results.finding(paper.name, entry.id))]
-    if entry.impossible or entry.mean_of:
+    if not entry.by_runs:
         return own
     groups = groups_of(paper, entry)
     found = (name for one in findings for name in one.runs if group_of(name) in groups)

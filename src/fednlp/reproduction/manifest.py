@@ -160,6 +160,7 @@ class Row(_Table):
         engine: For ``engine on client`` and ``personal``: the model; the method's own, or all clients', if left out.
         cells: Cells that other runs make, by found column.
         published: The paper's figures by column.
+        found: Those of the entry's benchmark, by found column.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Row(_Table):
     engine: str = ""
     cells: dict[str, Cell] = {}
     published: dict[str, Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]] = {}
+    found: dict[str, Annotated[float, Field(ge=-_LARGEST, le=_LARGEST)]] = {}
 
 
 class Entry(_Table):
@@ -179,6 +181,7 @@ class Entry(_Table):
         shows: What it shows.
         here: How it is made here.
         impossible: Why it cannot be made; empty where it can.
+        benchmark: The command that measured what its rows have as found, where no runs of experiments do.
         runs: Keys of the paper's runs.
         partitions: Partitions by row.
         measure: What the columns show that say nothing else.
@@ -195,6 +198,7 @@ class Entry(_Table):
     shows: str
     here: str = ""
     impossible: str = ""
+    benchmark: str = ""
     runs: list[str] = []
     partitions: dict[str, Partitioned] = {}
     measure: Measure = "score"
@@ -207,8 +211,12 @@ class Entry(_Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
-        if bool(self.impossible) == bool(self.runs or self.partitions or self.mean_of):
-            raise ValueError("give runs, partitions or mean_of, or else say in impossible why there are none")
+        elsewhere = [one for one in (self.impossible, self.benchmark) if one]
+        if len(elsewhere) + bool(self.runs or self.partitions or self.mean_of) != 1:
+            raise ValueError(
+                "give runs, partitions or mean_of, or the command of a benchmark, or else say in impossible why there "
+                "are none"
+            )
         if self.mean_of and (self.runs or self.partitions or not all(one.mean_of for one in self.columns)):
             raise ValueError(
                 "where a column is a mean of other entries all are, and there are no runs or partitions"
@@ -226,7 +234,9 @@ class Entry(_Table):
                 strange.append(claim.column)
             if strange:
                 raise ValueError(f"a claim speaks of {strange[0]}, which is no row or column")
-        outside = [name for row in self.rows for name in row.cells if name not in columns]
+        if any(row.found for row in self.rows) != bool(self.benchmark):
+            raise ValueError("rows have figures as found where a benchmark made them, and only there")
+        outside = [name for row in self.rows for name in (*row.cells, *row.found) if name not in columns]
         if outside:
             raise ValueError(f"a row has the cell {outside[0]}, which is no column")
         known = self.published_columns
@@ -235,6 +245,11 @@ class Entry(_Table):
             if strange:
                 raise ValueError(f"column {column.name} stands against {strange[0]}, which was not published")
         return self
+
+    @property
+    def by_runs(self) -> bool:
+        """Whether its figures are read from runs or partitions of its own."""
+        return bool(self.runs or self.partitions)
 
     @property
     def mean_of(self) -> list[str]:

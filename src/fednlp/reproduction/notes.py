@@ -1,15 +1,21 @@
 """The notes below a table: its runs and seeds, the data, how exact its figures are, and why it is not finished."""
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 
 from fednlp.formatting.units import DASH, human_seconds, plural
+from fednlp.reproduction.curves import is_of_curves, seeds_in
 from fednlp.reproduction.manifest import OF_PARTITIONS
-from fednlp.reproduction.parts import FoundData
+from fednlp.reproduction.naming import group_of
+from fednlp.reproduction.parts import FoundData, FoundPicture
 from fednlp.reproduction.results import Finding, Results
 
 
 def notes_of(results: Results, entry: Finding) -> Iterator[str]:
     """Yield what is said of a table: its runs, its data, how its ranks agree, and why it is not finished."""
+    if seed_counts(entry) and not entry.runs:
+        yield "Measured once by the command above: no run of an experiment is behind it."
+        return
     ran, finished = results.ran(entry), len(results.finished(entry))
     what = "partition" if any(column.measure in OF_PARTITIONS for column in entry.columns) else "run"
     of = "" if finished == len(entry.runs) else f"{finished} of "
@@ -19,6 +25,12 @@ def notes_of(results: Results, entry: Finding) -> Iterator[str]:
     measured = f"{human_seconds(ran.seconds)} (measured{computed})"
     yield f"{of}{plural(len(entry.runs), what)} done in {measured}{seeds}{mixed}."
     yield from map(_used, entry.data)
+    unknown = sum(not results.runs[name].data for name in results.finished(entry))
+    if unknown:
+        yield (
+            f"Data: not recorded for {unknown} of {plural(finished, what)}, so whether they were the same cannot be "
+            "checked."
+        )
     for column in entry.columns:
         if column.spearman is not None:
             rank = f"over {column.ranked} rows is {column.spearman:.2f}"
@@ -59,7 +71,19 @@ def seed_counts(entry: Finding) -> list[int]:
 def seeds_of(entry: Finding) -> str:
     """Return the number of seeds of a table in words."""
     counts = seed_counts(entry)
-    if not counts:
+    if not counts or not entry.runs:
         return DASH
     least, most = counts[0], counts[-1]
     return f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
+
+
+def seeds_left_out(results: Results, entry: Finding, pictures: Sequence[FoundPicture]) -> Iterator[str]:
+    """Yield what is said below pictures of learning curves of which some have fewer seeds than were run."""
+    drawn = [seeds_in(picture.caption) for picture in pictures if is_of_curves(picture.name)]
+    counts = Counter(map(group_of, results.finished(entry))).values()
+    ran = (min(counts) + max(counts)) / 2 if counts else 0.0
+    if any(seeds is not None and seeds < ran for seeds in drawn):
+        yield (
+            f"These curves are of fewer seeds than were run ({max(counts)}): the points of the others were not kept. "
+            "In a new folder the command above draws all of them."
+        )

@@ -4,9 +4,11 @@ import csv
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fednlp.checked_json import damaged, parse_json
 from fednlp.checked_json.shapes import Count, Number, Shape
@@ -18,6 +20,7 @@ from fednlp.partition.plot_data import Overview, overview_of_counts
 from fednlp.reports.read import Run, read_run
 from fednlp.reports.sections.cross_client import read_cross_client
 from fednlp.reproduction.jobs import FIGURES, Job, one_line
+from fednlp.simulation.same_data import DIGITS
 
 
 @dataclass(frozen=True)
@@ -30,6 +33,7 @@ class Partitioning:
         dataset: Name of the data set.
         train: Its training examples.
         test: Its test examples.
+        content: A digest of the content of its data, as of a run; empty where it is not known.
         view: What its pictures show.
     """
 
@@ -38,6 +42,7 @@ class Partitioning:
     dataset: str
     train: int | None
     test: int | None
+    content: str
     view: Overview
 
 
@@ -61,6 +66,7 @@ class _Figures(Shape):
     """``figures.json`` of a partition."""
 
     data: str = ""
+    content: Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")] = ""
     mean_divergence: Number = 0.0
     train_examples: Count | None = None
     test_examples: Count | None = None
@@ -116,4 +122,5 @@ def _read_partition(folder: Path) -> Partitioning:
     view = overview_of_counts(counts, [text_of_csv(label) for label in labels], names)
     sizes = np.diff(Partition.load(folder / "partition.npz").train_offsets)
     counts_read = figures.train_examples, figures.test_examples
-    return Partitioning(float(figures.mean_divergence), sizes, figures.data, *counts_read, view)
+    content = figures.content[:DIGITS]
+    return Partitioning(float(figures.mean_divergence), sizes, figures.data, *counts_read, content, view)

@@ -15,7 +15,7 @@ from fednlp.reports.document import (
     heading_anchor,
 )
 from fednlp.reproduction import claims
-from fednlp.reproduction.notes import notes_of, seed_counts, seeds_of
+from fednlp.reproduction.notes import notes_of, seed_counts, seeds_left_out, seeds_of
 from fednlp.reproduction.parts import FoundColumn
 from fednlp.reproduction.results import Finding, PaperResults, Ran, Results
 from fednlp.reproduction.shown import published, text_of
@@ -172,7 +172,7 @@ def _entries(results: Results, found: Sequence[Finding]) -> Grid:
             claims.agreeing([entry]),
             ", ".join(f"{column.spearman:.2f}" for column in entry.columns if column.spearman is not None)
             or DASH,
-            human_seconds(results.ran(entry).seconds),
+            human_seconds(results.ran(entry).seconds) if entry.runs else DASH,
         ]
         for entry in found
     ]
@@ -214,7 +214,9 @@ def _blocks(results: Results, entry: Finding, drawn: Mapping[str, Picture]) -> I
         yield from map(Text, notes)
     if entry.claims:
         yield claims.of_entry(entry)
-    yield from (drawn[picture.name] for picture in entry.pictures if picture.name in drawn)
+    shown = [picture for picture in entry.pictures if picture.name in drawn]
+    yield from (drawn[picture.name] for picture in shown)
+    yield from map(Text, seeds_left_out(results, entry, shown))
 
 
 def _table(entry: Finding, notes: Sequence[str]) -> Grid:

@@ -39,7 +39,7 @@ class FoundRun(Part):
             behind a plus sign.
         cores: Of that machine.
         settings: A digest of what decides its result; empty where it is not known, and for partitions.
-        data: A digest of the content of its data; empty where it is not known, and for partitions.
+        data: A digest of the content of its data; empty where it is not known.
     """
 
     finished: bool

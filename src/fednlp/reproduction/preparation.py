@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fednlp import config
+from fednlp.config import Experiment
 from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
 from fednlp.reproduction.changed import Expected, settings_digest
 from fednlp.reproduction.jobs import REMEDY, Job, Work, one_line
@@ -57,12 +58,15 @@ class Preparation:
         """Return what all runs of papers have here, also those whose data are missing."""
         jobs: list[Job] = []
         for paper in papers:
+            for one in (made for entry in paper.entries for made in entry.partitions.values()):
+                with suppress(FednlpError):  # what is wrong is said where it is to be made
+                    jobs += [self._partition(one, seed) for seed in range(one.seeds)]
             for key in paper.runs:
-                with suppress(FednlpError):  # what is wrong is said where the run is to be made
+                with suppress(FednlpError):  # likewise
                     jobs += self._every_seed(paper, key)
         return Expected(
-            {job.label: job.settings for job in jobs},
-            {job.label: files_of(job.work.experiment) for job in jobs if isinstance(job.work, Planned)},
+            {job.label: job.settings for job in jobs if isinstance(job.work, Planned)},
+            {job.label: files_of(_experiment(job)) for job in jobs},
             self._same_data,
         )
 
@@ -79,6 +83,8 @@ class Preparation:
         """
         if entry.impossible:
             return Work(paper, entry, reason=entry.impossible)
+        if entry.benchmark:
+            return Work(paper, entry)
         others = known(paper, entry, joined)
         parts = data_of_parts(paper, entry)
         here = [part for part, names in parts.items() if names <= self._data.keys()]
@@ -168,13 +174,18 @@ class Preparation:
     def _partition(self, made: Partitioned, seed: int) -> Job:
         document: dict[str, Any] = {
             "clients_per_round": 1,
-            "data": {"name": made.dataset} | ({"path": self._data[made.data]} if made.data else {}),
+            "data": {"name": made.dataset}
+            | ({"path": self._data[made.data]} if made.data in self._data else {}),
             "partition": made.options | ({"seed": seed} if seed else {}),
         }
         settings = config.parse(document, f"the partition of {made.dataset}")
         folder = self._out / "partitions" / f"{made.dataset}-{digest(document)}"
         name = str(folder.relative_to(self._out))
         return Job(name, partition_name(made, seed), seed, PARTITION_SECONDS, folder, settings)
+
+
+def _experiment(job: Job) -> Experiment:
+    return job.work.experiment if isinstance(job.work, Planned) else job.work
 
 
 def _shared(work: Work, others: frozenset[str]) -> Work:

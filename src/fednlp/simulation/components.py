@@ -17,7 +17,7 @@ from fednlp.data.textdata import Split
 from fednlp.disk import writing
 from fednlp.errors import ConfigError, DataError
 from fednlp.formatting.units import plural
-from fednlp.formulations import TASKS
+from fednlp.formulations import OWN_METRIC, TASKS, formulation_of
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder
 from fednlp.models.loading import has_weights
@@ -26,6 +26,7 @@ from fednlp.models.pretrained import load_tokenizer, longest_text, prompt_class
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model
 from fednlp.partition import Partition
+from fednlp.plugins import is_own
 from fednlp.simulation.assignment import tested_on_parts, with_own_tests
 from fednlp.tasks import task_class
 from fednlp.tasks.base import Task
@@ -88,8 +89,10 @@ def build_components(experiment: Experiment, log: Log, data: TextData | None = N
         log(f"{plural(data.dropped, 'row')} of {data.name} left out: {data.dropped_why}")
     source = model_source(experiment, data, log)
     tokenizer = load_tokenizer(source)
-    task_spec = experiment.task.configured or data.task
-    task = make_task(task_spec, data, tokenizer, experiment.task.given())
+    task_spec, options = experiment.task.configured or data.task, experiment.task.given()
+    if is_own(str(options.get("metric"))):
+        task_spec += f"{OWN_METRIC}{options.pop('metric')}"
+    task = make_task(task_spec, data, tokenizer, options)
     readable = longest_text(source, tokenizer, experiment.model.config) - virtual_tokens(
         experiment.model.peft
     )
@@ -223,7 +226,7 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
         ConfigError: The task does not support an option, or the value of a user's own is of another type.
         DataError: Classification has fewer than two labels.
     """
-    known = TASKS.get(task_spec)
+    known = TASKS.get(formulation_of(task_spec))
     strange = [key for key in options if known is not None and key not in known.options]
     if known is not None and strange:
         takes = f"it takes {', '.join(known.options)}" if known.options else "it takes no options"
@@ -233,7 +236,7 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
             f"{data.name} has {len(data.label_names)} label in column {data.columns['label']}: "
             "classification needs two or more"
         )
-    if task_spec == "prompt-classification":
+    if formulation_of(task_spec) == "prompt-classification":
         options = options | {"model_class": prompt_class(tokenizer.name_or_path)}
     if "prompt" in options:
         from fednlp.fewshot.prompt_sets import with_prompt

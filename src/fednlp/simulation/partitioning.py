@@ -56,6 +56,7 @@ def partition_source(
     report = {
         "data": data.name,
         "source": data.source,
+        **({"content": data.content} if data.content else {}),
         "method": configured.method,
         "options": configured.given() | seed,
         **figures,

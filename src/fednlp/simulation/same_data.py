@@ -11,7 +11,8 @@ from fednlp.errors import RunError
 from fednlp.simulation.components import open_data
 from fednlp.simulation.run_dir import RunDir
 
-_DIGITS = 8
+DIGITS = 8
+"""Hex digits of a digest of the content of data."""
 _ONE_KIND = ("text-classification", "prompt-classification")
 """Tasks that read the same rows; where no task is given, one of them is guessed, or another."""
 
@@ -72,7 +73,7 @@ class SameData:
             return
         with self._lock:
             if files not in self._opened:
-                self._opened[files] = open_data(experiment, log).content[:_DIGITS]
+                self._opened[files] = open_data(experiment, log).content[:DIGITS]
         first, digest = self._first[files]
         if self._opened[files] != digest:
             raise RunError(
@@ -93,7 +94,7 @@ def digest_of(folder: Path) -> str:
         return ""
     known = read_json(path, "remove the folder, and run the command again")
     found: str | None = known.get("data", {}).get("content")
-    return (found or "")[:_DIGITS]
+    return (found or "")[:DIGITS]
 
 
 def files_of(experiment: Experiment) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from fednlp.errors import ConfigError, RunError
-from fednlp.formulations import TASKS
+from fednlp.formulations import OWN_METRIC, TASKS
 from fednlp.plugins import load, require_typed
 
 if TYPE_CHECKING:
@@ -18,16 +18,21 @@ __all__ = ["generation_of", "require_trusted", "task_class", "task_from"]
 def task_class(name: str) -> "type[Task]":
     """Return the class of a formulation by its name in ``TASKS``, or by ``"module:Class"``, imported only now.
 
+    Args:
+        name: It; with a metric of the user's own, ``"text-classification+module:function"``.
+
     Raises:
         ConfigError: There is no such module or class, or it is no task.
     """
     from fednlp.tasks.fields import lacks
+    from fednlp.tasks.own_metric import scored_by
 
+    name, _, metric = name.partition(OWN_METRIC)
     found = load(TASKS[name].place if name in TASKS else name, "task.name")
     lacking = lacks(found)
     if lacking is not None:
         raise ConfigError(f'task.name = "{name}" is no task: {lacking}; see docs/add-a-task.md')
-    kind: type[Task] = found
+    kind: type[Task] = scored_by(found, metric) if metric else found
     return kind
 
 

@@ -73,6 +73,10 @@ class GenerationMetrics:
         bleu = scorers.bleu(scorers.bleu_counts(predictions, references).sum(0))
         return dict(zip(scorers.ROUGE, means.tolist(), strict=True)) | {"bleu": float(bleu)}
 
+    def truths(self, features: Features, indices: np.ndarray) -> list[list[str]]:
+        """Return the texts that each is scored against."""
+        return _texts(features, indices)
+
     def statistics(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> np.ndarray:
         """Return each example's ROUGE-L and a count of 1; or its counts for BLEU."""
         references = _texts(features, indices)

@@ -65,9 +65,14 @@ def defined_together(task: Task, optional: str, needed: str) -> bool:
 
     A subclass that changes ``metrics``, say, and not ``by_label``, inherits one that knows nothing of its change.
     """
+    return defined_together_in(type(task), optional, needed)
+
+
+def defined_together_in(kind: type, optional: str, needed: str) -> bool:
+    """Return the same as :func:`defined_together`, of a class."""
 
     def owner(name: str) -> type | None:
-        return next((one for one in type(task).__mro__ if name in vars(one)), None)
+        return next((one for one in kind.__mro__ if name in vars(one)), None)
 
     found, base = owner(optional), owner(needed)
     return found is not None and base is not None and issubclass(found, base)

@@ -184,6 +184,10 @@ class QuestionAnswering:
         """Return the mean F1."""
         return ratio(sums[..., 0], sums[..., 1])
 
+    def truths(self, features: Features, indices: np.ndarray) -> list[list[str]]:
+        """Return the right answers to each question."""
+        return [json.loads(features.text("golds", index)) for index in indices.tolist()]
+
     @property
     def num_sums(self) -> int:
         """The number of questions, and the sums of two scores."""

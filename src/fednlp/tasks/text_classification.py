@@ -141,6 +141,10 @@ class TextClassification:
         counts = class_counts(len(self.labels), truth, guess)
         return self._with_positive(counts, class_metrics(counts, to_last_bit=True))
 
+    def truths(self, features: Features, indices: np.ndarray) -> list[str]:
+        """Return the label of each text; an empty text where it is unknown."""
+        return [self.labels[one] if one >= 0 else "" for one in features.values("label")[indices].tolist()]
+
     def by_label(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> LabelScores:
         """Return precision, recall, F1 and support of each label, and the confusion matrix."""
         truth, guess = features.values("label")[indices], np.asarray(predictions, np.int64)

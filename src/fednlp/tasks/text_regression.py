@@ -122,6 +122,11 @@ class TextRegression:
         correlation = np.where(known, np.clip((n * xy - x * y) / below, -1.0, 1.0), 0.0)
         return np.where(varied, correlation, np.nan)
 
+    def truths(self, features: Features, indices: np.ndarray) -> list[float]:
+        """Return the score of each text."""
+        scores: list[float] = features.values("score")[indices].tolist()
+        return scores
+
     @property
     def num_sums(self) -> int:
         """The number of texts, and five moments."""

@@ -141,6 +141,10 @@ class TokenClassification:
         """
         return self.metrics_of_sums(self.sums(predictions, features, indices))
 
+    def truths(self, features: Features, indices: np.ndarray) -> list[list[str]]:
+        """Return the tags of each text."""
+        return _gold(features, indices)
+
     @property
     def num_sums(self) -> int:
         """Three counts of spans, three of words."""
