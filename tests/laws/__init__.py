@@ -1,0 +1,1 @@
+"""The laws of a run, each tried on one table of configurations."""
