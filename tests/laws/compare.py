@@ -4,8 +4,8 @@
     python -m tests.laws.compare BASE HEAD --only fedprox,lora
     python -m tests.laws.compare --facts                    # after a change of who takes part, or of what is sent
 
-A change of the code's shape changes no result. Each configuration runs once with each checkout, on this machine. Prints a
-line for each that differs, and exits with 1 if any does. The time that things took is not compared. What no processor
+A change of the code's shape changes no result. Each configuration runs once with each checkout, on this machine. Prints
+a line for each that differs, and exits with 1 if any does. The time that things took is not compared. What no processor
 changes is stored (``facts.json``), and compared by the tests.
 """
 
