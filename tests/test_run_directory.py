@@ -235,7 +235,7 @@ def test_a_file_is_bounded_before_it_is_read(name: str, stranger: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", READERS.keys() - {"model/config.json"})
+@pytest.mark.parametrize("name", sorted(READERS.keys() - {"model/config.json"}))
 def test_a_device_in_the_place_of_a_file_is_not_read(name: str, stranger: Path) -> None:
     path = stranger / name.partition(" of ")[0]
     path.unlink(missing_ok=True)

@@ -115,7 +115,11 @@ def test_a_deployment_is_the_simulation(case: Case, tmp_path: Path) -> None:
     ]
     if case.configuration.at_sites and not case.made().evaluation.server_model:
         assert expected[-1]["evaluation"].pop("global")
-    assert rounds(deployed) == expected
+    lines = rounds(deployed)
+    if case.configuration.deployed == "rounded":
+        for line in (*lines, *expected):
+            del line["evaluation"]["personal"]
+    assert lines == expected
     weights = [sorted(run.model.glob("**/*.safetensors")) for run in (deployed, case.run)]
     assert [path.read_bytes() for path in weights[0]] == [path.read_bytes() for path in weights[1]]
 
