@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from fednlp.cli.console import closing_table
 from fednlp.reports import across_table, write_report
@@ -90,6 +91,34 @@ def test_notes_of_summaries_stand_under_the_table_once(new_run: NewRun) -> None:
     summary = {"note": "mean over 10 of the clients' models"}
     runs = [read_run(new_run(f"l{s}", algorithm="local", seed=s, summary=summary)) for s in range(3)]
     assert compare_table({"Local only": runs}).notes == ("Local only: mean over 10 of the clients' models",)
+
+
+def test_methods_are_compared_seed_by_seed(new_run: NewRun) -> None:
+    """Seeds differ by 20 points, and the methods by 2 to 4 within each; two seeds are too few."""
+    found = {"FedAvg": (0.5, 0.7, 0.6), "FedProx": (0.53, 0.72, 0.64), "Local only": (0.1, 0.2, 0.3)}
+    groups = {
+        label: [
+            read_run(
+                new_run(
+                    f"{label}{seed}",
+                    algorithm="local" if label == "Local only" else "fedavg",
+                    seed=seed,
+                    summary={"evaluation": {"global": {"accuracy": score}}},
+                )
+            )
+            for seed, score in enumerate(scores)
+        ]
+        for label, scores in found.items()
+    }
+    paired = [note for note in compare_table(groups).notes if "paired" in note]
+    low, high = stats.t.interval(0.95, 2, loc=3.0, scale=stats.sem([3.0, 2.0, 4.0]))
+    assert paired[0] == (
+        f"FedProx against FedAvg, global test: +3 points, 95 % interval {low:+.3g} to {high:+.3g} "
+        "(paired by 3 seeds, Student's t)"
+    )
+    assert paired[1].startswith("Local only against FedAvg, global test: -40 points")
+    fewer = {label: group[:2] for label, group in groups.items()}
+    assert not any("paired" in note for note in compare_table(fewer).notes)
 
 
 def test_unfinished_and_stopped_runs_are_said_to_be_so(new_run: NewRun) -> None:

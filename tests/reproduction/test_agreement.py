@@ -7,7 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fednlp.reproduction.agreement import Claim, Verdict, interval, judge, spearman, standard_error
+from fednlp.reports.intervals import of_mean
+from fednlp.reproduction.agreement import Claim, Verdict, judge, spearman, standard_error
 
 _FLOATS = st.floats(-100, 100, allow_subnormal=False)
 _COUNTS = st.tuples(st.integers(1, 100), st.integers(1, 100))
@@ -254,11 +255,11 @@ def test_spearman_by_hand() -> None:
 
 @given(st.lists(_FLOATS, min_size=2, max_size=10))
 def test_the_interval_is_that_of_scipy(figures: list[float]) -> None:
-    mean, half = interval(figures)
+    mean, half = of_mean(figures)
     assert half is not None
     error = stats.sem(figures)
     if error > 0:
         low, high = stats.t.interval(0.95, len(figures) - 1, loc=mean, scale=error)
         assert (mean - half, mean + half) == pytest.approx((low, high), rel=1e-6, abs=1e-9)
-    assert interval(figures[:1]) == (figures[0], None)
+    assert of_mean(figures[:1]) == (figures[0], None)
     assert not math.isnan(half)

@@ -1,7 +1,10 @@
 """How far a score on a few examples can be from the score on many."""
 
 import math
+import statistics
+from collections.abc import Sequence
 
+_LEVEL = 0.95
 _Z = 1.959964
 """The normal distribution's quantile for 95 %."""
 
@@ -32,3 +35,18 @@ def difference(one: float, examples: int, other: float, others: int) -> tuple[fl
         gap - math.hypot(one - low, other_high - other),
         gap + math.hypot(high - one, other - other_low),
     )
+
+
+def of_mean(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return the mean, and half the width of its 95 % interval (Student's t); None for one value.
+
+    >>> [round(number, 4) for number in of_mean([1.0, 2.0, 3.0])]
+    [2.0, 2.4841]
+    """
+    from scipy.stats import t
+
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, None
+    width = t.ppf((1 + _LEVEL) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, float(width)

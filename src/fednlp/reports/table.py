@@ -15,8 +15,10 @@ from fednlp.reports.checks import checks_of
 from fednlp.reports.client_tensors import own_models
 from fednlp.reports.describe import describe_partition, with_noun
 from fednlp.reports.groups import Groups, group_baseline, metric_of
+from fednlp.reports.intervals import of_mean
 from fednlp.reports.read import Run, trivial_baseline
 
+_FEWEST_PAIRS = 3
 MARK = "(!)"
 """Stands by a run whose records speak against its result."""
 ColumnKind = Literal["share", "plain", "points", "bytes", "seconds", "joules", "count", "size"]
@@ -137,7 +139,8 @@ def compare_table(runs: Groups, *, metric: str | None = None) -> Table:
         *([] if absent["simulated_seconds"] else [_COSTS]),
         *([] if absent["memory"] else [_MEMORY]),
     ]
-    return Table(tuple(column for column, _ in measures), tuple(rows), " ".join(caption), tuple(_notes(runs)))
+    notes = (*_notes(runs), *_paired(runs, metric))
+    return Table(tuple(column for column, _ in measures), tuple(rows), " ".join(caption), notes)
 
 
 def client_memory(run: Run) -> int | None:
@@ -244,6 +247,30 @@ def _run_notes(run: Run) -> Iterator[str]:
     elif not run.finished:
         asked = with_noun(run.setting("num_rounds", "?"), "round")
         yield f"seed {run.seed} is unfinished, {len(run.rounds)} of {asked}"
+
+
+def _paired(runs: Groups, metric: str) -> Iterator[str]:
+    """Yield how each method differs from the first that is no baseline, seed by seed, where three seeds have both."""
+    first = next((label for label, group in runs.items() if group_baseline(group) is None), None)
+    for label, group in runs.items():
+        if first is None or label == first:
+            continue
+        for part, what in (("global", "global test"), ("personal", "personal test")):
+            one, other = (
+                {run.seed: score for run in of if (score := run.scores(part).get(metric)) is not None}
+                for of in (group, runs[first])
+            )
+            seeds = sorted(one.keys() & other.keys())
+            if len(seeds) >= _FEWEST_PAIRS:
+                mean, half = of_mean([one[seed] - other[seed] for seed in seeds])
+                assert half is not None
+                scale, unit = (100, " points") if is_share(metric) else (1, "")
+                low, high = (scale * (mean - half), scale * (mean + half))
+                yield (
+                    f"{label} against {first}, {what}: {scale * mean:+.3g}{unit}, 95 % interval {low:+.3g} to "
+                    f"{high:+.3g} (paired by {len(seeds)} seeds, Student's t)"
+                )
+                break
 
 
 EvaluationPart = Literal["global", "personal", "finetuned"]

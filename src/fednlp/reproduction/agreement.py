@@ -10,6 +10,8 @@ from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from fednlp.reports.intervals import of_mean
+
 Values = Mapping[int, float]
 """A figure by seed."""
 
@@ -122,21 +124,6 @@ class Verdict:
             return "not decided by one seed"
         by_one, within = self.seeds < _FEWEST_SEEDS, self.clear is False
         return STANDINGS[(0 if self.holds else 3) + (2 if by_one else 1 if within else 0)]
-
-
-def interval(values: Sequence[float]) -> tuple[float, float | None]:
-    """Return the mean, and half the width of its 95 % interval (Student's t); None for one value.
-
-    >>> [round(number, 4) for number in interval([1.0, 2.0, 3.0])]
-    [2.0, 2.4841]
-    """
-    from scipy.stats import t
-
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, None
-    width = t.ppf((1 + _LEVEL) / 2, len(values) - 1) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, float(width)
 
 
 def spearman(found: Sequence[float], published: Sequence[float]) -> float | None:
@@ -301,5 +288,5 @@ def _is_clear(margins: Values, positive: bool) -> bool:
     """Return whether margins by seed are on one side of zero by more than the 95 % interval of their mean."""
     if not all(map(math.isfinite, margins.values())):
         return set(margins.values()) == {math.inf if positive else -math.inf}
-    mean, half = interval(list(margins.values()))
+    mean, half = of_mean(list(margins.values()))
     return half is not None and (mean if positive else -mean) > half

@@ -3,7 +3,8 @@
 from collections.abc import Callable
 
 from fednlp.formatting.units import human_bytes, human_seconds
-from fednlp.reproduction.agreement import Values, interval
+from fednlp.reports.intervals import of_mean
+from fednlp.reproduction.agreement import Values
 from fednlp.reproduction.manifest import Measure
 from fednlp.reproduction.results import Finding
 
@@ -16,7 +17,7 @@ def text_of(measure: Measure, values: Values) -> str:
     >>> text_of("score", {0: 50.0, 1: 52.0}), text_of("sent", {0: 2e9, 1: 2e9})
     ('51.0 ± 12.7', '2 GB')
     """
-    mean, half = interval(list(values.values()))
+    mean, half = of_mean(list(values.values()))
     show = _format(measure)
     return f"{show(mean)} ± {show(half)}" if half else show(mean)
 
