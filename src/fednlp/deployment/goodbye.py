@@ -110,7 +110,7 @@ def _wanted(hub: Hub, missing: list[Member], what: str) -> str | None:
     """Return what sites that are awaited are asked for; None where they are only to hear of the end."""
     calls = [hub.last_call(one.client) for one in missing]
     asked = any(call_id is not None and hub.reply(call_id) is None for call_id in calls)
-    return (f"take {what}" if what else "end its part") if asked else None
+    return (f"take {what}" if what else "end their part") if asked else None
 
 
 def _names(sites: list[Member]) -> str:

@@ -157,10 +157,7 @@ def _few_tests(config: Mapping[str, Any], summary: Mapping[str, Any]) -> Check |
     tests = lookup(summary, "evaluation.federated.examples")
     if not isinstance(tests, int):
         tests = lookup(summary, "data.test")
-        at_sites, clients = lookup(config, "data.name") == "sites", summary.get("clients") or 0
-        if not isinstance(tests, int) or (
-            at_sites and tests <= clients
-        ):  # sites may keep their number to themselves
+        if not isinstance(tests, int) or lookup(summary, "data.not_told.test"):
             return None
     if score is None or not 0 < tests < _FEWEST_TESTS:
         return None
@@ -175,7 +172,9 @@ def _few_tests(config: Mapping[str, Any], summary: Mapping[str, Any]) -> Check |
     fraction = lookup(config, "data.test_fraction")
     larger = isinstance(fraction, int | float) and fraction < 0.5 and not lookup(config, "data.test_path")
     advice = "give more test examples"
-    if lookup(config, "data.test_size"):
+    if lookup(config, "data.name") == "sites":
+        advice = "have the sites give more: fednlp join ... --test-data FILE, or --test-fraction 0.5"
+    elif lookup(config, "data.test_size"):
         advice = f"draw more: --set data.test_size={_FEWEST_TESTS * 10}, or leave it out"
     elif larger:
         advice = f"hold out more: --set data.test_fraction={min(0.5, 2 * fraction):g}"
