@@ -130,7 +130,7 @@ def test_a_mix_is_kept_with_the_run_and_named_in_its_report(
     notes = [
         note for block in cost_blocks(group_runs([run])) if isinstance(block, Grid) for note in block.notes
     ]
-    assert any(f"1 MB/s up, devices jetson-tx2 (75 %) and {slow} (25 %)." in note for note in notes)
+    assert any(f"1 MB/s up, devices jetson-tx2 (75 %) and {slow.name} (25 %)." in note for note in notes)
 
 
 def test_a_pace_is_searched_for_with_the_mean_over_the_mix(

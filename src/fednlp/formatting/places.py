@@ -1,12 +1,12 @@
 """Files and folders in what is handed on: by their bare names, since the rest is of one machine and its people."""
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import PurePath
 from typing import Any
 
-from fednlp.disk import expanded
 from fednlp.formatting.safe_text import bare_names
 
 _PATH = re.compile(r"(?:~|/)[^\n{}]*/[^\n{}]*|~[^\n{}]*")
@@ -26,7 +26,7 @@ def data_source(source: str, config: Mapping[str, Any]) -> str:
     data = config.get("data") or {}
     given = (data.get(key) or () for key in _FILES)
     for path in chain.from_iterable([one] if isinstance(one, str) else one for one in given):
-        above = str(expanded(path).parent.absolute())
+        above = os.path.dirname(os.path.abspath(os.path.expanduser(path)))
         source = source.replace(f"{above}/", "")
     return bare_names(source)
 
