@@ -301,7 +301,9 @@ def test_parsing_needs_no_torch() -> None:
         ("head:", r"what stands after the colon is bias, or re:"),
         ("re:", r"what stands after the colon is bias, or re:"),
         ("re:(", r'"re:\(" is no regular expression: missing \)'),
-        ("re:a{99999999999}", r"is no regular expression"),
+        ("re:(a{1,999}){1,999}", r"is no regular expression: invalid repetition size"),
+        ("re:a(?=b)", r"is no regular expression: .*; RE2 has no \(\?=...\)"),
+        (["re:a"] * 101, r"more than 100 regular expressions"),
         ("re:" + "a" * 200, r"at most 200 characters"),
         ("all:bias", r'"all:bias" is no part'),
         ([], r'names no part of a model: say "all"'),
@@ -346,6 +348,7 @@ def test_layers_change_nothing_in_a_model_that_has_as_many() -> None:
         ("layer.0-5", r'"layer\.0-5": the model has no layer\.3; there are embeddings, layer\.0-2, head$'),
         ("encoder.layer.0", r"the model has no encoder\.layer\.0; there are embeddings, layer\.0-2, head"),
         ("decoder", r"the model has no decoder; there are"),
+        ("re:([a-z.0-9]+)*!", r"fits no parameter"),  # a search that went back would never end
         ("re:query", r'"re:query" fits no parameter; there are .*, with names such as embeddings\.weight'),
         ("embeddings:bias", r'"embeddings:bias" fits no parameter'),
         ({"critical_layer": 4}, r"critical_layer = 4: the model has 3 layers, so 0 to 3$"),

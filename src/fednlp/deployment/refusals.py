@@ -15,7 +15,7 @@ from fednlp.deployment.setup import ENCODER_FILES, Setup
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import digits, plural
 from fednlp.formulations import OWN_METRIC, TASKS
-from fednlp.models.selection import fits
+from fednlp.models.selection import matching
 
 SHORTEST_DIGEST = 16
 """Hexadecimal digits of a digest that are enough to name a file."""
@@ -178,8 +178,9 @@ def _model(allow: Allow, experiment: Experiment, downloads: Iterable[Download]) 
 
 
 def _tensors(allow: Allow, facts: Facts) -> Iterator[Refusal]:
-    terms = allow.tensor_terms
-    others = [t for t in facts.tensors if terms and not any(fits(term, t.name, t.group) for term in terms)]
+    groups = {tensor.name: tensor.group for tensor in facts.tensors}
+    meant = {name for term in allow.tensor_terms for name in matching(term, groups)}
+    others = [tensor for tensor in facts.tensors if allow.tensor_terms and tensor.name not in meant]
     if others:
         parameters = sum(tensor.parameters for tensor in others)
         what = f"also sends {plural(len(others), 'tensor')} of {parameters:,} parameters, such as"

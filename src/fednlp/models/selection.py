@@ -20,6 +20,7 @@ from fednlp.models.selection_spec import (
     ParameterState,
     SelectionSpec,
     SelectionTerm,
+    names_with,
     parse_selection,
 )
 
@@ -135,7 +136,7 @@ def _matched(term: SelectionTerm, groups: Mapping[str, str]) -> list[str]:
             raise ConfigError(
                 f'{_WHERE} "{term.text}": the model has no {part}; there are {_summary(groups)}'
             )
-    names = [name for name, group in groups.items() if fits(term, name, group)]
+    names = matching(term, groups)
     if not names:
         example = next(iter(groups), "none")
         raise ConfigError(
@@ -144,20 +145,24 @@ def _matched(term: SelectionTerm, groups: Mapping[str, str]) -> list[str]:
     return names
 
 
-def fits(term: SelectionTerm, name: str, group: str) -> bool:
-    """Return whether a term means a parameter.
+def matching(term: SelectionTerm, groups: Mapping[str, str]) -> list[str]:
+    """Return the names of the parameters that a term means.
 
     Args:
         term: One of a selection's terms.
-        name: Of the parameter.
-        group: The part of the model that it belongs to (:func:`fednlp.models.groups.groups_of`).
+        groups: The part of the model that each parameter belongs to, by its name
+            (:func:`fednlp.models.groups.groups_of`).
 
     >>> (term,) = parse_selection("layer.0-3:bias").shared
-    >>> fits(term, "layers.2.bias", "layer.2"), fits(term, "layers.2.weight", "layer.2")
-    (True, False)
+    >>> matching(term, {"layers.2.bias": "layer.2", "layers.2.weight": "layer.2"})
+    ['layers.2.bias']
     """
-    inside = not term.groups or any(_is_of(group, part) for part in term.groups)
-    return inside and (term.pattern is None or term.pattern.search(name) is not None)
+    names = [
+        name
+        for name, group in groups.items()
+        if not term.groups or any(_is_of(group, part) for part in term.groups)
+    ]
+    return names if term.pattern is None else names_with(term.pattern, names, term.text)
 
 
 def _is_of(group: str, part: str) -> bool:

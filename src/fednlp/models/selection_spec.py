@@ -13,6 +13,7 @@ PARAMETER_STATES: tuple[ParameterState, ...] = get_args(ParameterState)
 
 _LONGEST_TERM = 200
 _MOST_TERMS = 1000
+_MOST_PATTERNS = 100  # one may cost 0.1 s
 _MOST_ADDED_LAYERS = 64
 _FORMS = "embeddings, head, layer.3, layer.0-5, layer.0,3, encoder, decoder.layer.0-2, bias, re:PATTERN"
 _SAY = (
@@ -20,16 +21,19 @@ _SAY = (
 )
 _LAYERS = re.compile(r"((?:encoder\.|decoder\.)?layer)\.(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)")
 _PARTS = ("embeddings", "head", "encoder", "decoder", "encoder.embeddings", "decoder.embeddings")
-_BIAS = re.compile(r"(?:^|\.)bias(?:$|_[ih]h_l\d+)")  # the longer names are those of recurrent layers
+_BIAS = r"(?:^|\.)bias(?:$|_[ih]h_l\d+)"  # the longer names are those of recurrent layers
 
 
 @dataclass(frozen=True)
 class SelectionTerm:
-    """One part of a model by name: parameters of some groups (all if empty) whose names fit a pattern."""
+    """One part of a model by name: parameters of some groups (all if empty) whose names fit a pattern.
+
+    The pattern is a regular expression of RE2, searched in time that is linear in a name: it may be a stranger's.
+    """
 
     text: str
     groups: tuple[str, ...] = ()
-    pattern: re.Pattern[str] | None = None
+    pattern: str | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +123,8 @@ def _terms(value: object) -> tuple[SelectionTerm, ...]:
     texts = [value] if isinstance(value, str) else value
     if not isinstance(texts, (list, tuple)) or not texts or len(texts) > _MOST_TERMS:
         raise ConfigError(f"{value!r:.80} names no part of a model: {_SAY}")
+    if sum("re:" in str(text) for text in texts) > _MOST_PATTERNS:
+        raise ConfigError(f"more than {_MOST_PATTERNS} regular expressions: join some, re:(?:query|value)")
     return tuple(_term(text) for text in texts)
 
 
@@ -141,15 +147,42 @@ def _require_line(text: object) -> str:
     return text
 
 
-def _pattern(text: str, given: str) -> re.Pattern[str]:
+def _pattern(text: str, given: str) -> str:
     if given == "bias":
         return _BIAS
     if not given.startswith("re:") or given == "re:":
         raise ConfigError(f'"{text}": what stands after the colon is bias, or re: and a regular expression')
+    pattern = given.removeprefix("re:")
+    names_with(pattern, [], text)
+    return pattern
+
+
+def names_with(pattern: str, names: Sequence[str], text: str) -> list[str]:
+    """Return the names that a regular expression of RE2 is found in.
+
+    Args:
+        pattern: It.
+        names: Of parameters.
+        text: The term that holds it, for the message.
+
+    Raises:
+        ConfigError: It is no regular expression of RE2, or too large for it.
+
+    >>> names_with("quer|val", ["0.query.weight", "0.key.weight"], "")
+    ['0.query.weight']
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     try:
-        return re.compile(given.removeprefix("re:"))
-    except (re.error, OverflowError) as error:
-        raise ConfigError(f'"{text}" is no regular expression: {error}') from None
+        found = pc.match_substring_regex(pa.array([*names, ""], pa.string()), pattern)
+    except pa.ArrowInvalid as error:
+        why = str(error).removeprefix("Invalid regular expression: ")
+        hint = "; RE2 has no (?=...), (?!...), (?<...) and \\1, as its time is bounded"
+        raise ConfigError(
+            f'"{text}" is no regular expression: {why}{hint if "perl operator" in why else ""}'
+        ) from None
+    return [name for name, is_found in zip(names, found.to_pylist()[:-1], strict=True) if is_found]
 
 
 def _groups(text: str, part: str) -> tuple[str, ...]:
