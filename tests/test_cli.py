@@ -920,6 +920,7 @@ def test_evaluate(fednlp: Type, refused: Callable[..., str], here: Path, trained
     scores = json.loads(fednlp("evaluate", trained, "--json").out)
     by_label, unknown = scores.pop("by_label"), scores.pop("unknown_labels")
     summary = json.loads((trained / "summary.json").read_text())
+    assert scores.pop("interval") == summary["interval"]
     assert scores == pytest.approx(summary["evaluation"]["global"])
     assert by_label == json.loads((trained / "by_label.json").read_text())
     assert unknown == {}
@@ -928,7 +929,7 @@ def test_evaluate(fednlp: Type, refused: Callable[..., str], here: Path, trained
     lines = [json.loads(line) for line in Path("predictions.jsonl").read_text().splitlines()]
     assert len(lines) == 200
     right = sum(line["prediction"] == line["label"] for line in lines)
-    assert f"test accuracy  {right / 200:.4f}\n" in result.out
+    assert f"test accuracy  {right / 200:.4f} (95 %: " in result.out
     assert lines[3]["site"] == "site3"
     assert all(0.25 <= line["probability"] <= 1 for line in lines)
     assert fednlp("evaluate", trained, "--data", texts, "--out", "predictions.csv").code == 0

@@ -7,8 +7,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fednlp.reports.intervals import of_mean
 from fednlp.reproduction.agreement import Claim, Verdict, judge, spearman, standard_error
+from fednlp.tasks.intervals import of_mean
 
 _FLOATS = st.floats(-100, 100, allow_subnormal=False)
 _COUNTS = st.tuples(st.integers(1, 100), st.integers(1, 100))

@@ -100,6 +100,15 @@ class Spent(Shape):
     seconds: Number = 0
 
 
+class Interval(Shape):
+    """Between what a score lies, for other examples of the same kind."""
+
+    metric: str
+    low: Number
+    high: Number
+    examples: Count
+
+
 class Round(Spent):
     """A line of ``rounds.jsonl``."""
 
@@ -111,6 +120,7 @@ class Round(Spent):
     examples: Count = 0
     client_metrics: dict[str, Number] = {}
     evaluation: Scores = {}
+    interval: Interval | None = None
     dropped: list[Dropped] = []
     secure: SecureFacts = SecureFacts()
 
@@ -148,6 +158,7 @@ class Summary(Spent):
     staleness: Staleness | None = None
 
     finished: bool
+    interval: Interval | None = None
     name: str | None = None
     model: str | None = None
     algorithm: str | None = None

@@ -386,7 +386,7 @@ def closing_table(summary: dict[str, Any]) -> Table:
     table.add_column(style="dim")
     table.add_column()
     scores = summary["evaluation"]
-    add_scores(table, scores.get("global", {}))
+    add_scores(table, scores.get("global", {}), summary.get("interval"))
     summed = scores.get("federated", {})
     if summed.get(summary["metric"]) is not None:
         own = f"{summed['examples']:,} examples of {plural(summed['clients'], 'client')}"

@@ -81,7 +81,7 @@ def evaluate(
         if as_json:
             print(json.dumps(scores.as_json(), indent=1, ensure_ascii=False))
         else:
-            show(console.output, score_table(scores.metrics))
+            show(console.output, score_table(scores.metrics, scores.interval))
             for table in label_tables(scores.labels) if scores.labels else []:
                 console.output.print()
                 show(console.output, table)

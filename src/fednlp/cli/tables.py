@@ -93,19 +93,33 @@ def show_profile(folder: Path) -> None:
     show(output, table)
 
 
-def score_table(scores: Mapping[str, float | None]) -> Table:
-    """Return the metrics of one evaluation."""
+def score_table(scores: Mapping[str, float | None], interval: Mapping[str, Any] | None = None) -> Table:
+    """Return the metrics of one evaluation, and the interval of one of them."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(style="dim")
     table.add_column()
-    add_scores(table, scores)
+    add_scores(table, scores, interval)
     return table
 
 
-def add_scores(table: Table, scores: Mapping[str, float | None]) -> None:
-    """Add a row for each metric."""
+def add_scores(
+    table: Table, scores: Mapping[str, float | None], interval: Mapping[str, Any] | None = None
+) -> None:
+    """Add a row for each metric, one with its interval."""
     for name, value in scores.items():
-        table.add_row(f"test {metric_title(name)}", four_digits(value))
+        found = interval is not None and interval["metric"] == name
+        between = f" ({interval_text(interval)})" if found and interval else ""
+        table.add_row(f"test {metric_title(name)}", four_digits(value) + between)
+
+
+def interval_text(interval: Mapping[str, Any]) -> str:
+    """Return between what a score lies, by so many examples.
+
+    >>> interval_text({"low": 0.75, "high": 0.85, "examples": 1200})
+    '95 %: 0.7500 to 0.8500, by 1,200 examples'
+    """
+    low, high = four_digits(interval["low"]), four_digits(interval["high"])
+    return f"95 %: {low} to {high}, by {plural(interval['examples'], 'example')}"
 
 
 def four_digits(value: float | None) -> str:

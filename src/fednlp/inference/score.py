@@ -27,7 +27,7 @@ from fednlp.inference.model import OnProgress, Trained, open_trained
 from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
 from fednlp.simulation.components import open_data
 from fednlp.tasks.label_scores import LabelScores, by_label, scores_labels
-from fednlp.training.scores import defined
+from fednlp.training.scores import defined, interval
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,15 +44,19 @@ class Scores:
         metrics: The task's metrics, and the mean loss; None where the examples do not define one.
         labels: Scores by label, for tasks that have labels.
         unknown: Number of examples (or words) by label, for labels that the model does not know.
+        interval: Of the task's metric, by so many examples.
     """
 
     metrics: dict[str, float | None]
     labels: LabelScores | None = None
     unknown: dict[str, int] = field(default_factory=dict)
+    interval: dict[str, Any] | None = None
 
     def as_json(self) -> dict[str, Any]:
-        """Return the metrics, and ``by_label`` and ``unknown_labels`` where there are any."""
+        """Return the metrics, and ``interval``, ``by_label`` and ``unknown_labels`` where there are any."""
         found: dict[str, Any] = dict(self.metrics)
+        if self.interval is not None:
+            found["interval"] = self.interval
         if self.labels is not None:
             found |= {"by_label": asdict(self.labels), "unknown_labels": self.unknown}
         return found
@@ -217,8 +221,9 @@ def _scored(
         everyone = np.arange(len(features))
         metrics = defined(trained.task.metrics(predictions, features, everyone))
         labels = by_label(trained.task, predictions, features, everyone)
+        between = interval(trained.task, features, outcomes)
     metrics["loss"] = loss / weight if weight else None
-    return Scores(metrics, labels), predictions, probabilities
+    return Scores(metrics, labels, interval=between), predictions, probabilities
 
 
 def _lines(

@@ -9,8 +9,8 @@ from fednlp.config.tables import lookup
 from fednlp.errors import DIVERGED
 from fednlp.federated.cohort import failures
 from fednlp.formatting.units import metric_title, plural
-from fednlp.reports.intervals import wilson
 from fednlp.reports.read import Run, read_file, trivial_baseline
+from fednlp.tasks.intervals import wilson
 
 _FEWEST_TESTS = 30
 _COUNTED = ("accuracy", "exact_match")

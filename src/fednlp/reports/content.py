@@ -14,6 +14,7 @@ from fednlp.formatting.units import (
     is_share,
     metric_title,
     metric_value,
+    plural,
 )
 from fednlp.reports import plots
 from fednlp.reports.charts import draw
@@ -174,6 +175,15 @@ def _all_metrics(runs: Sequence[Run]) -> Iterator[Block]:
             values = [run.scores(part).get(key) for run in runs]
             shown = [str(v) if key in COUNTS else metric_value(key, v) for v in values]
             rows.append([f"{title} {metric_title(key)}", *shown])
+    between = [(run.summary or {}).get("interval") or {} for run in runs]
+    if any(between):
+        examples = next(one["examples"] for one in between if one)
+        name = next(one["metric"] for one in between if one)
+        cells = [
+            f"{metric_value(name, one['low'])} to {metric_value(name, one['high'])}" if one else DASH
+            for one in between
+        ]
+        rows.append([f"95 % interval of {metric_title(name)}, by {plural(examples, 'test example')}", *cells])
     best = [(run.summary or {}).get("best") or {} for run in runs]
     if any(best):
         cells = [

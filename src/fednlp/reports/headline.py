@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from fednlp.formatting.units import capital, is_share, metric_title, plural
 from fednlp.reports.document import Block, Grid, Text
 from fednlp.reports.groups import Groups, group_baseline, metric_of
-from fednlp.reports.intervals import difference, wilson
 from fednlp.reports.read import Run
 from fednlp.reports.sections.clients import client_names, same_clients
+from fednlp.tasks.intervals import difference, wilson
 
 _MOST_CLIENTS = 50
 _MOST_NAMES = 6

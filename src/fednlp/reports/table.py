@@ -15,8 +15,8 @@ from fednlp.reports.checks import checks_of
 from fednlp.reports.client_tensors import own_models
 from fednlp.reports.describe import describe_partition, with_noun
 from fednlp.reports.groups import Groups, group_baseline, metric_of
-from fednlp.reports.intervals import of_mean
 from fednlp.reports.read import Run, trivial_baseline
+from fednlp.tasks.intervals import of_mean
 
 _FEWEST_PAIRS = 3
 MARK = "(!)"

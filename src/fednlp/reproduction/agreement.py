@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fednlp.reports.intervals import of_mean
+from fednlp.tasks.intervals import of_mean
 
 Values = Mapping[int, float]
 """A figure by seed."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from fednlp.formatting.units import human_bytes, human_seconds
-from fednlp.reports.intervals import of_mean
 from fednlp.reproduction.agreement import Values
 from fednlp.reproduction.manifest import Measure
 from fednlp.reproduction.results import Finding
+from fednlp.tasks.intervals import of_mean
 
 _BYTES: tuple[Measure, ...] = ("sent", "sent a round", "sent to target", "memory")
 

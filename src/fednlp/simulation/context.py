@@ -41,6 +41,7 @@ class RunContext:
         sum_sessions: Opens the sessions of secure sums over the clients' tests; None for sessions in this process.
         client_scores: float64 (clients,), last score of each client; NaN where it has none.
         by_label: Scores by label of the last evaluation.
+        interval: Of the last global score, by the test examples.
     """
 
     experiment: Experiment
@@ -60,6 +61,7 @@ class RunContext:
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)
         self.by_label: LabelScores | None = None
+        self.interval: dict[str, Any] | None = None
 
     def due(self, rounds: int) -> bool:
         """Return whether the last finished round is to be evaluated."""

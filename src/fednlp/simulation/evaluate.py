@@ -53,6 +53,7 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
         outcomes = predict_globally(context)
         scores["global"] = worker.evaluator.scored(outcomes) or {}
         context.by_label = worker.evaluator.by_label(outcomes) if last else None
+        context.interval = worker.evaluator.interval(outcomes) if last else None
         if not at_sites:
             context.client_scores = scores_of_clients(context, outcomes)
     if worker.personalised or at_sites:
@@ -79,6 +80,8 @@ def evaluated(context: RunContext, line: dict[str, Any], rounds: int) -> dict[st
     """
     if context.due(rounds):
         line["evaluation"] = evaluate(context, last=context.state.round == rounds)
+        if context.interval is not None:
+            line["interval"] = context.interval
     return line
 
 
@@ -187,15 +190,16 @@ def personal_scores(context: RunContext, own: np.ndarray) -> dict[str, Any]:
 def write_clients(path: Path, context: RunContext) -> None:
     """Write clients.csv: name, sizes, as far as they are told, and last score on its own tests of every client."""
     partition, names = context.partition, context.partition.client_names
-    sizes = np.diff([partition.train_offsets, partition.test_offsets]).T.astype(object)
-    if partition.hidden is not None:
-        sizes[partition.hidden] = HIDDEN
+    sizes = np.diff([partition.train_offsets, partition.test_offsets]).T
+    hidden = np.zeros(sizes.shape, bool) if partition.hidden is None else partition.hidden
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["client", "name", "train_examples", "test_examples", context.worker.task.metric])
     for client in range(partition.num_clients):
         score, name = context.client_scores[client], csv_text(names[client]) if names else ""
         shown = "" if np.isnan(score) else f"{score:.6f}"
-        writer.writerow([client, name, *sizes[client], shown])
+        both = zip(hidden[client].tolist(), sizes[client].tolist(), strict=True)
+        told = [HIDDEN if is_hidden else size for is_hidden, size in both]
+        writer.writerow([client, name, *told, shown])
     with atomic(path, remedy(path.parent)) as file:
         file.write(text.getvalue().encode())

@@ -52,7 +52,7 @@ def summary_of(context: RunContext, data: dict[str, Any], stopped: str | None) -
         "note": context.note,
         **{
             key: lines[-1][key]
-            for key in ("finetune_failed", "finetune_untrained")
+            for key in ("interval", "finetune_failed", "finetune_untrained")
             if lines and key in lines[-1]
         },
         **context.facts,

@@ -1,5 +1,7 @@
 """Predictions of a worker's model on test examples, and their scores."""
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -10,7 +12,15 @@ from fednlp.tasks.label_scores import LabelScores, by_label
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.precision import low_precision
 from fednlp.training.replica import Replica
-from fednlp.training.scores import Scores, joined, require_summable, scored, scores_by_owner, sums_of
+from fednlp.training.scores import (
+    Scores,
+    interval,
+    joined,
+    require_summable,
+    scored,
+    scores_by_owner,
+    sums_of,
+)
 
 
 class Evaluator:
@@ -76,6 +86,10 @@ class Evaluator:
     def scored(self, outcomes: list[Predictions]) -> Scores | None:
         """Return the task's metrics and the mean loss over outcomes; None where there are no examples."""
         return scored(self.task, self.features, outcomes)
+
+    def interval(self, outcomes: list[Predictions]) -> dict[str, Any] | None:
+        """Return the 95 % interval of the task's metric for other examples like these; None where there is none."""
+        return interval(self.task, self.features, outcomes)
 
     def sums(self, outcomes: list[Predictions]) -> list[int]:
         """Return the whole numbers whose sums over clients the task's metrics are made of."""

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from fednlp.data.features import Features
 from fednlp.errors import ConfigError, FednlpError
 from fednlp.partition import Partition
 from fednlp.tasks.base import Predictions, Task
+from fednlp.tasks.intervals import of_examples
 from fednlp.tasks.label_scores import defined_together
 from fednlp.tasks.whole_sums import SummableTask, total_steps
 
@@ -29,6 +30,15 @@ def scored(task: Task, features: Features, outcomes: Sequence[Predictions]) -> S
     if not len(numbers):
         return None
     return defined(task.metrics(predictions, features, numbers)) | {"loss": mean_loss(outcomes)}
+
+
+def interval(task: Task, features: Features, outcomes: Sequence[Predictions]) -> dict[str, Any] | None:
+    """Return the 95 % interval of the task's metric for other examples like these; None where there is none."""
+    numbers, predictions = joined(outcomes)
+    ends = of_examples(task.statistics(predictions, features, numbers), task.score) if len(numbers) else None
+    if ends is None:
+        return None
+    return {"metric": task.metric, "low": ends[0], "high": ends[1], "examples": len(numbers)}
 
 
 def defined(metrics: Mapping[str, float]) -> Scores:

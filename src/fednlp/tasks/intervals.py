@@ -2,11 +2,17 @@
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+import numpy as np
 
 _LEVEL = 0.95
 _Z = 1.959964
 """The normal distribution's quantile for 95 %."""
+_RESAMPLES = 1000
+_MOST_COUNTS = 20_000_000
+"""Over very many examples fewer samples are drawn; there the interval is narrow."""
+_FEWEST_RESAMPLES = 100
 
 
 def wilson(share: float, examples: int) -> tuple[float, float]:
@@ -19,6 +25,39 @@ def wilson(share: float, examples: int) -> tuple[float, float]:
     middle = share + spread / 2
     half = _Z * math.sqrt(share * (1 - share) / examples + spread / (4 * examples))
     return max(0.0, (middle - half) / (1 + spread)), min(1.0, (middle + half) / (1 + spread))
+
+
+def of_examples(rows: np.ndarray, score: Callable[[np.ndarray], np.ndarray]) -> tuple[float, float] | None:
+    """Return the 95 % interval of a score, for other test examples of the same kind.
+
+    A share of examples has Wilson's. Any other score has the percentiles of a bootstrap over the examples (B. Efron,
+    1979), the same in every call.
+
+    Args:
+        rows: What each example adds to the score, float64 (examples, k).
+        score: Of summed rows, (..., k) to (...).
+
+    Returns:
+        Both ends; None without examples, or where few samples define the score.
+
+    >>> right = np.array([[1.0, 1.0]] * 3 + [[0.0, 1.0]])
+    >>> [round(end, 3) for end in of_examples(right, lambda sums: sums[..., 0] / sums[..., 1])]
+    [0.301, 0.954]
+    """
+    if not len(rows):
+        return None
+    kinds, counts = np.unique(rows, axis=0, return_counts=True)
+    if kinds.shape[1] == 2 and (kinds[:, 1] == 1).all() and np.isin(kinds[:, 0], (0, 1)).all():
+        return wilson(float(rows[:, 0].mean()), len(rows))
+    draw = np.random.default_rng(0)
+    samples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _MOST_COUNTS // len(kinds)))
+    drawn = (draw.multinomial(len(rows), counts / len(rows)) @ kinds for _ in range(samples))
+    found = score(np.stack(list(drawn)))
+    found = found[np.isfinite(found)]
+    if len(found) < _FEWEST_RESAMPLES:
+        return None
+    low, high = np.quantile(found, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
+    return float(low), float(high)
 
 
 def difference(one: float, examples: int, other: float, others: int) -> tuple[float, float]:
