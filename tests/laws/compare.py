@@ -1,20 +1,22 @@
-"""Whether two checkouts of fednlp compute the same: weights, server states and round lines of every configuration.
+"""Whether two commits of fednlp compute the same: weights, server states and round lines of every configuration.
 
-    python -m tests.laws.compare BASE HEAD                  # two checkouts; the libraries are those of this Python
-    python -m tests.laws.compare BASE HEAD --only fedprox,lora
+    python -m tests.laws.compare main HEAD                  # commits, or "." for the files as they are
+    python -m tests.laws.compare main . --only fedprox,lora
     python -m tests.laws.compare --facts                    # after a change of who takes part, or of what is sent
 
-A change of the code's shape changes no result. Each configuration runs once with each checkout, on this machine. Prints
+A change of the code's shape changes no result. Each configuration runs once with each commit, on this machine. Prints
 a line for each that differs, and exits with 1 if any does. The time that things took is not compared. What no processor
 changes is stored (``facts.json``), and compared by the tests.
 """
 
 import argparse
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -92,8 +94,20 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _results_of(checkout: Path, names: list[str], folder: Path) -> dict[str, Any]:
-    path = os.pathsep.join([str(checkout / "src"), str(_ROOT)])
+def _source(commit: str, folder: Path) -> Path:
+    """Return the folder of a commit's modules, unpacked into a folder; of the files as they are for "."."""
+    if commit == ".":
+        return _ROOT / "src"
+    whole = subprocess.run(
+        ["git", "archive", commit, "src"], cwd=_ROOT, check=True, stdout=subprocess.PIPE
+    ).stdout
+    with tarfile.open(fileobj=io.BytesIO(whole)) as packed:
+        packed.extractall(folder, filter="data")
+    return folder / "src"
+
+
+def _results_of(commit: str, names: list[str], folder: Path) -> dict[str, Any]:
+    path = os.pathsep.join([str(_source(commit, folder)), str(_ROOT)])
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "tests.laws.compare", "--write", str(folder), "--only", ",".join(names)]
     subprocess.run(command, env=environment, cwd=folder, check=True)
@@ -102,9 +116,9 @@ def _results_of(checkout: Path, names: list[str], folder: Path) -> dict[str, Any
 
 
 def main() -> None:
-    """Compare two checkouts, or, with ``--write``, note what one computes."""
+    """Compare two commits, or, with ``--write``, note what one computes."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("checkouts", nargs="*", type=Path)
+    parser.add_argument("commits", nargs="*")
     parser.add_argument("--only", default="", help="names of configurations, with commas between them")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--facts", action="store_true", help="store what no processor changes")
@@ -119,10 +133,10 @@ def main() -> None:
     if given.write:
         (given.write / "results.json").write_text(json.dumps(results(names, given.write)), encoding="utf-8")
         return
-    base, head = given.checkouts
+    base, head = given.commits
     with tempfile.TemporaryDirectory() as one, tempfile.TemporaryDirectory() as other:
         before, after = (
-            _results_of(side.resolve(), names, Path(folder)) for side, folder in ((base, one), (head, other))
+            _results_of(side, names, Path(folder)) for side, folder in ((base, one), (head, other))
         )
     changed = 0
     for name in {**before, **after}:
