@@ -369,6 +369,11 @@ def test_a_tokenizer_beyond_the_table_of_embeddings(random_model: Make) -> None:
     tokenizer = load_tokenizer(source)
     tokenizer.add_special_tokens({"additional_special_tokens": [f"<{number}>" for number in range(99)]})
     longest_text(source, tokenizer)
+    before = tokenizer.pad_token
+    tokenizer.pad_token = "<7>"  # every batch has it
+    with pytest.raises(ModelError, match=r"such as '<7>', and its model a table of"):
+        longest_text(source, tokenizer)
+    tokenizer.pad_token = before
     tokenizer.add_tokens(["a new word"])
     with pytest.raises(
         ModelError, match=r"tokens, such as 'a new word', and its model a table of .* resize_token_emb"

@@ -112,15 +112,16 @@ def longest_text(source: str, tokenizer: Any, overrides: Mapping[str, Any] | Non
 
 
 def _refuse_vocabulary(tokenizer: Any, config: Any, source: str) -> None:
-    """Refuse a tokenizer with words beyond the model's table of embeddings; special tokens may be there unused.
+    """Refuse a tokenizer with tokens beyond the model's table of embeddings, but for special ones that no text gets.
 
     Raises:
         ModelError: It has some.
     """
     rows = getattr(getattr(config, "encoder", config), "vocab_size", None)
-    if not isinstance(rows, int) or len(tokenizer) <= rows:
+    if not isinstance(rows, int):
         return
     special = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+    special -= {tokenizer.pad_token_id, *tokenizer("", "")["input_ids"]}
     beyond = sorted(number for number in {*tokenizer.get_vocab().values()} - special if number >= rows)
     if beyond:
         raise ModelError(
