@@ -21,6 +21,7 @@ _SAY = (
 )
 _LAYERS = re.compile(r"((?:encoder\.|decoder\.)?layer)\.(\d{1,4}(?:-\d{1,4})?(?:,\d{1,4}(?:-\d{1,4})?)*)")
 _PARTS = ("embeddings", "head", "encoder", "decoder", "encoder.embeddings", "decoder.embeddings")
+_NOT_OF_RE2 = re.compile(r"\(\?<?[=!]|\\[1-9]|\(\?P=|\(\?\(")
 _BIAS = r"(?:^|\.)bias(?:$|_[ih]h_l\d+)"  # the longer names are those of recurrent layers
 
 
@@ -153,7 +154,12 @@ def _pattern(text: str, given: str) -> str:
     if not given.startswith("re:") or given == "re:":
         raise ConfigError(f'"{text}": what stands after the colon is bias, or re: and a regular expression')
     pattern = given.removeprefix("re:")
-    names_with(pattern, [], text)
+    try:
+        re.compile(pattern)  # at use it is one of RE2, whose time is bounded, and which takes long to import
+    except (re.error, OverflowError) as error:
+        raise ConfigError(f'"{text}" is no regular expression: {error}') from None
+    if _NOT_OF_RE2.search(pattern):
+        raise ConfigError(f'"{text}": patterns are those of RE2, without (?=...), (?!...), (?<...) and \\1')
     return pattern
 
 
@@ -178,10 +184,7 @@ def names_with(pattern: str, names: Sequence[str], text: str) -> list[str]:
         found = pc.match_substring_regex(pa.array([*names, ""], pa.string()), pattern)
     except pa.ArrowInvalid as error:
         why = str(error).removeprefix("Invalid regular expression: ")
-        hint = "; RE2 has no (?=...), (?!...), (?<...) and \\1, as its time is bounded"
-        raise ConfigError(
-            f'"{text}" is no regular expression: {why}{hint if "perl operator" in why else ""}'
-        ) from None
+        raise ConfigError(f'model.train: "{text}" is no regular expression of RE2: {why}') from None
     return [name for name, is_found in zip(names, found.to_pylist()[:-1], strict=True) if is_found]
 
 
