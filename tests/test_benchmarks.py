@@ -29,6 +29,7 @@ def test_the_engine_is_measured_against_the_bare_loop() -> None:
     assert figures["ratio"] == pytest.approx(figures["round_s"] / figures["bare_s"], rel=0.02)
 
 
+@pytest.mark.slow
 def test_a_framework_does_rounds_in_turns_with_the_bare_loop() -> None:
     pytest.importorskip("psutil", reason="memory is measured with psutil")
     words = ("--only", "fednlp", "--processes", "1", "--workloads", "30x1", "--rounds", "1")
@@ -39,12 +40,14 @@ def test_a_framework_does_rounds_in_turns_with_the_bare_loop() -> None:
     assert row["memory_mb"] > 100
 
 
+@pytest.mark.slow
 def test_computing_without_padding_is_measured() -> None:
     figures = said_by("packing.py", "--models", "bert-tiny", "--repeats", "1")
     assert [row["texts"] for row in figures["measured"]] == ["sst-2", "trec"]
     assert all(row[what]["ratio"] > 0 for row in figures["measured"] for what in ("train", "evaluate"))
 
 
+@pytest.mark.slow
 def test_dropout_and_precision_are_measured_against_the_bare_loop() -> None:
     sides = ("float32", "float32 without dropout")
     words = ("--only", "bert-tiny", "--steps", "1", "--rounds", "1", "--sides", *sides)
@@ -53,6 +56,7 @@ def test_dropout_and_precision_are_measured_against_the_bare_loop() -> None:
     assert figures["dropout's share, float32"] == pytest.approx(share, abs=0.01)
 
 
+@pytest.mark.slow
 def test_clients_at_once_are_measured_against_the_bare_loop() -> None:
     sides = ("4, padding-free", "4, oneDNN")
     figures = said_by("at_once.py", "--only", "bert-tiny", "--batch", "1", "--rounds", "1", "--sides", *sides)
@@ -68,6 +72,7 @@ def test_the_memory_of_workers_is_measured() -> None:
     assert all(0 < one["pss_mb"] <= one["rss_mb"] for one in frozen["workers"])
 
 
+@pytest.mark.slow
 def test_the_start_of_a_run_is_measured_against_a_bare_script(document: Any, tmp_path: Path) -> None:
     file = tmp_path / "tiny.toml"
     file.write_text(tomli_w.dumps(document()), encoding="utf-8")
@@ -83,6 +88,7 @@ def test_what_a_site_takes_to_join_is_measured() -> None:
     assert 0 < figures["ready_mb"] <= figures["trained_mb"]
 
 
+@pytest.mark.slow
 def test_a_big_file_goes_through_all_phases() -> None:
     try:
         named_model("bert-tiny")
@@ -152,6 +158,7 @@ def test_the_wire_codec_is_measured_against_a_memory_copy() -> None:
         )
 
 
+@pytest.mark.slow
 def test_the_server_s_memory_is_measured_in_models() -> None:
     pytest.importorskip("grpc", reason="a deployment needs grpcio")
     sizes = ("--hidden", "64", "--layers", "2", "--uploads", "2")
@@ -160,6 +167,7 @@ def test_the_server_s_memory_is_measured_in_models() -> None:
     assert figures["peak_bytes"]["all"] > figures["process_before_bytes"]["all"] > 100 << 20
 
 
+@pytest.mark.slow
 def test_the_cost_of_known_clients_is_measured() -> None:
     figures = said_by("scale.py", "--measure", '["rounds", 200, 3, 1]')
     assert figures["client_ms"] == pytest.approx(1000 * figures["round_s"] / 3, rel=0.1)

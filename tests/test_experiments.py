@@ -152,7 +152,12 @@ def test_another_model_of_the_full_size_keeps_no_settings_of_the_smaller_one(tmp
         assert config.load(tmp_path / "e.toml", full=True).model.config == kept
 
 
-@pytest.mark.parametrize("name", FETCHED)
+LONG = ("punctuation", "language")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in FETCHED]
+)
 def test_a_round_of_what_can_be_fetched(name: str, tmp_path: Path) -> None:
     """Small in every way but the code: real texts, real model, one round, evaluated on the whole test set."""
     changes = FETCHED[name] | {"num_rounds": 1, "runtime.workers": 1}

@@ -199,6 +199,7 @@ def test_a_method_that_lies_in_this_process_alone_is_refused(
         compare(made, ["__main__:mine"], out=tmp_path / "cmp", seeds=2, jobs=2)
 
 
+@pytest.mark.slow
 def test_trials_at_once_are_those_one_by_one(experiment: Make, tmp_path: Path) -> None:
     grid = {
         "client.learning_rate": [1e-3, 1e-2, 3e-2],

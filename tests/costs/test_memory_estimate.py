@@ -167,6 +167,7 @@ METHODS: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 
 @needs_glibc
+@pytest.mark.slow
 def test_memory_is_what_is_predicted_within_a_fifth() -> None:
     """Of BERT-tiny, of layers that are computed again, and of clients with vectors beside: forks of one process."""
     tiny = _cases(TINY, ("full", "bias"), 32, 128) + _cases(

@@ -192,6 +192,7 @@ def test_a_full_disk_is_said_and_nothing_acknowledged_is_lost(small: Make, tmp_p
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="a wrong clock needs a C compiler")
+@pytest.mark.slow
 def test_clocks_may_be_wrong_by_a_day(small: Make, tmp_path: Path) -> None:
     from survival.site_faults import DAY, clock
 

@@ -62,6 +62,15 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "splitbert": {"model.train": {"personal": ["head"]}, "client.finetune_steps": 2},
 }
+FEW = (
+    "fedprox",
+    "ditto",
+    "8 bits",
+    "pull nothing",
+    "pull and push half of the parameters",
+    "exact lora",
+    "splitbert",
+)
 NO_GLOBAL_MODEL = ("pull and push", "pull and push half of the parameters", "splitbert")
 """Their models are at the sites, and the server's test set is not: there is no global test."""
 
@@ -149,7 +158,13 @@ def rounds(run: RunDir) -> list[dict[str, Any]]:
     return lines
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name in FEW else pytest.param(name, marks=pytest.mark.slow)  # as in tests/laws
+        for name in METHODS
+    ],
+)
 def test_a_deployment_is_the_simulation(
     method: str, experiment: Make, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -94,7 +94,13 @@ def known_between_machines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "hidden_truth"} for line in lines]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize(
+    "method",
+    [
+        name if name == "own head" else pytest.param(name, marks=pytest.mark.slow)  # as in tests/laws
+        for name in METHODS
+    ],
+)
 def test_a_deployment_is_the_simulation(method: str, experiment: Make, encoder: None, tmp_path: Path) -> None:
     made = experiment(SETTINGS | METHODS[method])
     simulated = fednlp.run(made, tmp_path / "simulated")

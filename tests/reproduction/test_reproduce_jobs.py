@@ -104,6 +104,7 @@ def test_at_once_is_the_same_as_one_by_one(
     assert any("; next: slow/fedavg-seed0" in line for line in said.lines)
 
 
+@pytest.mark.slow
 def test_the_budget_ends_runs_after_a_round_and_they_go_on(manifest: Path, here: Path) -> None:
     """Two at once, by a clock that goes on with each round."""
     said = Said()

@@ -61,6 +61,7 @@ def test_a_mistake_ends_all_ranks_with_its_message(tmp_path: Path) -> None:
 
 
 @needs_mpirun
+@pytest.mark.slow
 def test_a_rank_that_fails_says_why_and_is_there_for_the_next_run(tmp_path: Path) -> None:
     done = mpirun(2, str(Path(__file__).with_name("failing_rank.py")), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -93,6 +94,7 @@ def test_a_rank_that_is_killed_ends_the_run_and_it_goes_on_with_fewer(
 
 
 @needs_mpirun
+@pytest.mark.slow
 def test_ctrl_c_says_how_to_go_on_and_mpi_adds_nothing(experiment: Make, tmp_path: Path) -> None:
     made = experiment({"num_rounds": 4000, "evaluation.every": 4000})
     (tmp_path / "tiny.toml").write_text(config.dump(made))

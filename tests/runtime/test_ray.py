@@ -51,6 +51,7 @@ def test_actors_end_in_the_weights_of_one_process(experiment: Make, tmp_path: Pa
         assert there == (here.folder / "model" / "model.safetensors").read_bytes(), name
 
 
+@pytest.mark.slow
 def test_what_a_lost_actor_had_answered_is_done_again_and_each_actor_finds_a_gpu(tmp_path: Path) -> None:
     done = python("lost_actor.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

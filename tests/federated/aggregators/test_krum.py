@@ -162,6 +162,7 @@ def test_an_own_trainer_is_moved_to_a_client_s_number(number_trainer: Callable[.
         federate(number_trainer(), clients, replace(fedavg(5), aggregator=krum(2)), num_rounds=1)
 
 
+@pytest.mark.slow
 def test_workers_change_nothing(experiment: Make, tmp_path: Path, outcome: Callable[..., Any]) -> None:
     """SCAFFOLD's control variates come from the same clients as the models."""
     made = RUN | {

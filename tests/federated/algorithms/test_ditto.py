@@ -217,6 +217,7 @@ def test_a_run_that_was_stopped_ends_in_the_same_models(
     assert_same_personal_models(whole, cut)
 
 
+@pytest.mark.slow
 def test_two_workers_train_the_same_models(
     experiment: Make, tmp_path: Path, outcome: Callable[..., dict[str, Any]]
 ) -> None:

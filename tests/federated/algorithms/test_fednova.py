@@ -109,6 +109,7 @@ def test_a_run_is_the_algorithm_written_out(
     assert max(float((found[name] - first[name]).abs().max()) for name in expected) > 0.02
 
 
+@pytest.mark.slow
 def test_two_workers_and_a_resumed_run_end_alike(
     experiment: Make,
     outcome: Callable[[RunDir], dict[str, Any]],
@@ -172,7 +173,7 @@ UNLIKE = [[(1.0, 0.0, 2)] * 3, [(1.0, 4.0, 16)]]
 """Two clients' (a, b, steps): the second takes eight times the steps of the first."""
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.7])
+@pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.7])
 @pytest.mark.parametrize(("weight", "best"), [(float, 1.0), (equally, 2.0)])
 def test_unlike_numbers_of_steps_do_not_change_what_is_minimised(
     weight: Callable[[int], float], best: float, momentum: float

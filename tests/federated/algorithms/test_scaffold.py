@@ -129,6 +129,7 @@ def test_a_run_is_the_algorithm_written_out(
 
 
 @pytest.mark.parametrize("option", ["I", "II"])
+@pytest.mark.slow
 def test_two_workers_and_a_resumed_run_end_alike(
     option: str,
     experiment: Make,
@@ -294,7 +295,7 @@ def optimum(weights: list[float]) -> torch.Tensor:
     return (share * a * b).sum(0) / (share * a).sum(0)
 
 
-@pytest.mark.parametrize("cohort", [4, 2])
+@pytest.mark.parametrize("cohort", [pytest.param(4, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("weight", [float, equally])
 def test_unlike_clients_reach_the_optimum_where_fedavg_does_not(
     cohort: int, weight: Callable[[int], float]

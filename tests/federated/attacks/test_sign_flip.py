@@ -88,6 +88,7 @@ def test_attackers_in_a_run_send_minus_scale_times_their_update(experiment: Make
     assert float((found[None] - found[1.0]).norm()) > 1e-3
 
 
+@pytest.mark.slow
 def test_workers_have_the_same_attackers(
     experiment: Make, tmp_path: Path, outcome: Callable[..., Any]
 ) -> None:
