@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save
 
 from fednlp.config import parse
+from fednlp.deployment import participate
 from fednlp.deployment.agreement import Agreement
 from fednlp.deployment.final_model import (
     DECLINED,
@@ -211,6 +212,54 @@ def test_a_site_that_takes_no_final_model_is_through_at_once(tmp_path: Path) -> 
     answering.join(10)
     assert "allow.final_model = false" in str(part.session.reason)
     assert [type(message) for message in drain(part.session)] == [Bye]
+
+
+@pytest.mark.parametrize("back", [True, False], ids=["server comes back", "server is gone"])
+def test_a_site_with_its_model_stays_until_a_server_that_was_killed_has_heard_so(
+    back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server waits for it otherwise, and it does not come; one that is started later ends without a server."""
+    monkeypatch.setattr(participate, "_PATIENCE", 0.0)
+    monkeypatch.setattr(participate, "_LAST_PATIENCE", 60.0 if back else 0.0)
+    own, lines = site(tmp_path / "site", {"allow": {"final_model": False}}), list[str]()
+    part = Participant(tmp_path / "site", own, None, lines.append)
+    part.session.begin(lambda: None)
+    part.session.receive(welcome())
+    part.session.receive(pack(Call("9.0.model", {}, MODEL)))
+    call = part.next_call()
+    assert call is not None
+    part.session.close()
+    answering = threading.Thread(target=part._answer, args=(call,))
+    answering.start()
+    if back:
+        answering.join(1)
+        assert answering.is_alive()
+        assert "waits until the server has heard so" in lines[-1]
+        part.session.begin(lambda: None)
+        part.session.receive(welcome())
+        assert Reply("9.0.model", DECLINED) in drain(part.session)
+        part.session.receive(pack(Stored("9.0.model")))
+    answering.join(10)
+    assert "allow.final_model = false" in str(part.session.reason)
+
+    later = Participant(tmp_path / "site", own, None, lines.append)
+    assert later.work() == "this site has all that it is due, and no server answers"
+
+
+def test_a_site_that_lacks_its_model_says_that_it_waits_and_how_to_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(participate, "_LONELY", 0.0)
+    own, lines = site(tmp_path / "ab-nord", {}), list[str]()
+    part = Participant(
+        tmp_path / "ab-nord", own, None, lambda line: (lines.append(line), part.session.leave("stop"))
+    )  # type: ignore[func-returns-value]
+    assert own.lacks_model
+    assert part.work() == "stop"
+    assert lines == [
+        "the federation is not over for this site: it tries until the server is back; Ctrl-C stops it, and fednlp "
+        "join ab-nord goes on later"
+    ]
 
 
 def test_a_setup_tells_no_folder_of_the_server() -> None:

@@ -220,6 +220,11 @@ class ClientSession:
             self._answers.box.settled_within(self._grace)
         self._answers.box.keep(call_id)
 
+    @property
+    def connected(self) -> bool:
+        """Whether the server has let this connection in, and it is not lost."""
+        return self._welcomed
+
     def owes(self, call_id: str) -> bool:
         """Return whether an answer lies in the outbox that the server has not stored yet."""
         with self._lock:

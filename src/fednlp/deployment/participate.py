@@ -1,5 +1,6 @@
 """A site in a federation: it takes calls as they arrive, does the work, and has the answers sent."""
 
+import math
 import threading
 import time
 from datetime import datetime
@@ -20,6 +21,7 @@ from fednlp.deployment.objects import Written
 from fednlp.deployment.outbox import Outbox
 from fednlp.deployment.setup import is_setup, read_setup
 from fednlp.deployment.site import Site
+from fednlp.disk import write_private
 from fednlp.errors import DataError, FednlpError, MissingDependency, RunError
 from fednlp.formatting.units import human_bytes, human_seconds
 from fednlp.plugins import raised
@@ -28,6 +30,15 @@ from fednlp.simulation.components import Log
 _LOOK = 0.2
 _PATIENCE = 10.0
 """Seconds that a refusal gets to reach the server; it is offered again by the next start."""
+_LAST_PATIENCE = 300.0
+"""Seconds that a server which was stopped gets to come back and hear that this site has its model.
+
+It waits for a site of which it has not heard that, and one that has ended does not come.
+"""
+_LONELY = 30.0
+"""Seconds without a connection until a site says what it waits for, and how to stop it."""
+_OVER, _LONGEST = "over", 1024
+"""The file that names the run of which a site has all that it is due, and the bytes of a name at most."""
 _GRACE = 0.5
 """Seconds that the server has to store an update before the site puts it on its own disk: most are there by then."""
 
@@ -46,11 +57,12 @@ class Participant:
     """
 
     def __init__(self, folder: Path, site: Site, bound: BoundRun | None, log: Log) -> None:
-        self.site, self.log, self._bound = site, log, bound
+        self.site, self.log, self._bound, self._over = site, log, bound, folder / _OVER
         self._objects = ObjectCache(folder / "objects")
         run = None if bound is None else bound.read()
+        self._outbox = Outbox(folder / "outbox")
         self.session = ClientSession(
-            Outbox(folder / "outbox"),
+            self._outbox,
             self._objects,
             run=run or site.run,
             software=software(),
@@ -104,13 +116,24 @@ class Participant:
                 self._wait_for_hours(call.id)
             if call.id not in self._withdrawn and not self.session.finished:
                 self._answer(call)
+        if self.session.over and not self.site.lacks_model:
+            self._note_end()
         if self.session.over or self._ended:
             self.site.end()
         return self.session.reason or ""
 
     def next_call(self) -> ReadyCall | None:
         """Return the next call without answering it; None where the session ends before there is one."""
+        patience, heard, told = self._patience(), time.monotonic(), False
         while not self.session.finished:
+            if self.session.connected:
+                heard, told = time.monotonic(), False
+            elif (alone := time.monotonic() - heard) >= patience:
+                self.session.leave("this site has all that it is due, and no server answers")
+                continue
+            elif alone >= _LONELY and not told:
+                told = True
+                self._say_alone(patience)
             with self._news:
                 if not self._calls:
                     self._news.wait(_LOOK)
@@ -118,6 +141,27 @@ class Participant:
                     self._withdrawn.clear()
                     return self._calls.pop(next(iter(self._calls)))
         return None
+
+    def _patience(self) -> float:
+        """Return the seconds for which this site goes on without a server: for ever until it has all it is due."""
+        run = self.session.run
+        if run is None or not self._over.is_file() or self._over.read_bytes()[:_LONGEST] != run.encode():
+            return math.inf
+        owes = any(is_final_model(call_id) for call_id in self._outbox.of(run))
+        return _LAST_PATIENCE if owes else _PATIENCE
+
+    def _say_alone(self, patience: float) -> None:
+        """Say what a site waits for whose server does not answer, for how long, and how to stop it."""
+        again = f"Ctrl-C stops it, and fednlp join {self.site.folder.name} goes on later"
+        if patience < math.inf:
+            again = f"for {human_seconds(patience)} at most; Ctrl-C stops it, and nothing here is lost"
+            self.log(f"this site has all that it is due, and waits until the server has heard so, {again}")
+        else:
+            self.log(f"the federation is not over for this site: it tries until the server is back; {again}")
+
+    def _note_end(self) -> None:
+        """Take note that this site has all that it is due of its run."""
+        write_private(self._over, str(self.session.run).encode(), "then run fednlp join again")
 
     def examine(self, federation: str) -> list[str]:
         """Return the lines that tell what the next call would have this site do; the server is told nothing.
@@ -200,14 +244,20 @@ class Participant:
     def _end(self, call_id: str, reason: str) -> None:
         """End this site's part, whose models are written or not wanted, also where the server is gone."""
         self._ended = True
-        self._wait_until_stored(call_id)
+        self._note_end()
+        if not self._wait_until_stored(call_id, _PATIENCE):
+            self._say_alone(_LAST_PATIENCE)
+            self._wait_until_stored(call_id, _LAST_PATIENCE)
         self.session.leave(reason)
 
-    def _wait_until_stored(self, call_id: str) -> None:
+    def _wait_until_stored(self, call_id: str, seconds: float) -> bool:
         """Give an answer time to reach the server, and the server to say that the federation is over."""
-        until = time.monotonic() + _PATIENCE
-        while self.session.owes(call_id) and not self.session.finished and time.monotonic() < until:
+        until = time.monotonic() + seconds
+        while self.session.owes(call_id) and not self.session.finished:
+            if time.monotonic() >= until:
+                return False
             time.sleep(_LOOK)
+        return True
 
     def _fail(self, call_id: str, error: Exception, reason: str) -> None:
         """Answer a call by an error; one to be set up ends this site's part, until it is started again."""
@@ -217,7 +267,7 @@ class Participant:
                 self.log(f"{in_words(call_id)}: {reason}")
             return
         self._forget(call_id, error)
-        self._wait_until_stored(call_id)
+        self._wait_until_stored(call_id, _PATIENCE)
         raise RunError(
             f"this site does not take part: {reason}; mend what is wrong, and join again"
         ) from error

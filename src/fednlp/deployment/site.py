@@ -58,6 +58,7 @@ from fednlp.runtime.messages import (
     LabelsKept,
 )
 from fednlp.simulation.components import Log
+from fednlp.simulation.run_dir import RunDir
 from fednlp.training.worker import ClientWorker
 
 _SECURE, _SECURE_TESTS, _LAST = "secure", "secure-tests", "asked.json"
@@ -168,6 +169,13 @@ class Site:
         for name, prefix in ((_SECURE, ""), (_SECURE_TESTS, OF_TESTS)):
             if (self.folder / name).is_dir() and setup is not None:
                 KeptSessions(self.folder / name, prefix + setup.run, setup.clients).end()
+
+    @property
+    def lacks_model(self) -> bool:
+        """Whether this site is due a final model that is not here."""
+        setup = self._agreement.known()
+        due = setup is not None and experiment_of(setup).rounds.send_model and self.policy.allow.final_model
+        return due and not RunDir(self.folder).is_at_site
 
     @property
     def run(self) -> str | None:
