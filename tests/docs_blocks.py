@@ -22,7 +22,7 @@ import typer
 from fednlp import config
 from fednlp.cli import app
 from fednlp.costs import load_profile
-from fednlp.deployment.policy import parse_policy
+from fednlp.deployment.site.policy import parse_policy
 from fednlp.fewshot.prompt_sets import load_prompts
 from fednlp.reproduction.catalogue import read_paper
 

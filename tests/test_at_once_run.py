@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.servable import unsupported
+from fednlp.deployment.session.servable import unsupported
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]

@@ -130,12 +130,12 @@ def test_sha256_is_that_of_the_bytes(tmp_path: Path) -> None:
 
 OPENING = {
     "data/features.py": "a folder that the process has just made",
-    "deployment/certificates.py": "a temporary folder",
+    "deployment/identity/certificates.py": "a temporary folder",
     "hubs/archives.py": "a temporary folder",
     "hubs/package_index.py": "a folder that the process has just made",
     "models/adapters.py": "the folder of a model, which is made anew",
     "models/pretrained.py": "the folder of a model, which is made anew",
-    "deployment/shards.py": "the folder of a rehearsal, which was empty",
+    "deployment/operate/shards.py": "the folder of a rehearsal, which was empty",
     "runtime/shared.py": "a temporary folder",
     "runtime/mpi_messages.py": "/dev/null",
     "simulation/train.py": "a run directory without links that lead out",
@@ -143,12 +143,12 @@ OPENING = {
     "training/activation_store.py": "the cache",
 } | dict.fromkeys(
     [
-        "deployment/arrivals.py",
-        "deployment/objects.py",
-        "deployment/outbox.py",
-        "deployment/rehearse.py",
-        "deployment/secure_server.py",
-        "deployment/site_worker.py",
+        "deployment/server/arrivals.py",
+        "deployment/session/objects.py",
+        "deployment/session/outbox.py",
+        "deployment/operate/rehearse.py",
+        "deployment/server/secure_sums.py",
+        "deployment/site/worker.py",
     ],
     "a run directory without links that lead out, or the folder of a site, which its owner alone can enter",
 )

@@ -18,9 +18,9 @@ import torch
 import yaml
 
 from fednlp import config, errors
-from fednlp.deployment.policy import load_policy
-from fednlp.deployment.refusals import check_settings
-from fednlp.deployment.servable import require_servable
+from fednlp.deployment.session.servable import require_servable
+from fednlp.deployment.site.policy import load_policy
+from fednlp.deployment.site.refusals import check_settings
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.client import ClientResult, TrainRequest

@@ -53,6 +53,9 @@ ROOMS = (
 )
 """From low to high; "" is the package itself, which names what Python users have; the commands stand on it."""
 
+DEPLOYMENT = ("", "session", "identity", "links", "site", "server", "operate")
+"""The rooms within ``deployment``, from low to high; "" is the package itself."""
+
 
 def modules() -> dict[str, Path]:
     """Return every module's file by its name."""
@@ -122,6 +125,19 @@ def test_rooms_import_only_those_below() -> None:
         for module, there in imports().items()
         for other in there
         if ROOMS.index(room(other)) > ROOMS.index(room(module))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_rooms_of_a_deployment_import_only_those_below() -> None:
+    def place(module: str) -> int:
+        return DEPLOYMENT.index(module.removeprefix("fednlp.deployment").lstrip(".").partition(".")[0])
+
+    wrong = [
+        f"{module} -> {other}"
+        for module, there in imports().items()
+        for other in there
+        if room(module) == room(other) == "deployment" and place(other) > place(module)
     ]
     assert not wrong, "\n".join(wrong)
 

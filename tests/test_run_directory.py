@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import fednlp
 from fednlp.config import Experiment, load, parse
 from fednlp.data.fednlp_h5 import export_data
-from fednlp.deployment.policy import load_policy
+from fednlp.deployment.site.policy import load_policy
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.params import Layout
 from fednlp.inference.export import export

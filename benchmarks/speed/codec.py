@@ -20,9 +20,9 @@ def codec(megabytes: float, repeats: int) -> dict[str, Any]:
     import torch
 
     from fednlp.deployment.links.system import reuse_memory
-    from fednlp.deployment.message_types import UploadChunk
-    from fednlp.deployment.messages import from_client
-    from fednlp.deployment.messages import pack as frame
+    from fednlp.deployment.session.message_types import UploadChunk
+    from fednlp.deployment.session.messages import from_client
+    from fednlp.deployment.session.messages import pack as frame
     from fednlp.federated.message import pack
     from fednlp.federated.params import Layout
     from fednlp.federated.upload import flat_of

@@ -37,8 +37,8 @@ def join(repeats: int) -> dict[str, Any]:
 def _joined() -> dict[str, float]:
     from made_up import experiment
 
-    from fednlp.deployment.serve import Listening, serve
-    from fednlp.deployment.shards import split_out
+    from fednlp.deployment.operate.serve import Listening, serve
+    from fednlp.deployment.operate.shards import split_out
 
     with tempfile.TemporaryDirectory(dir="/var/tmp") as name:
         folder = Path(name)

@@ -47,11 +47,11 @@ def serve(
     from made_up import experiment as small
 
     import fednlp
-    from fednlp.deployment.federation import FOLDER, Federation
-    from fednlp.deployment.hub import Hub
     from fednlp.deployment.links.grpc import server as link
-    from fednlp.deployment.run_directory import open_directory, run_name
-    from fednlp.deployment.serve import DISK_THREADS, background_of
+    from fednlp.deployment.operate.serve import DISK_THREADS, background_of
+    from fednlp.deployment.server.federation import FOLDER, Federation
+    from fednlp.deployment.server.run_directory import open_directory, run_name
+    from fednlp.deployment.session.hub import Hub
     from fednlp.simulation.callback import NullCallback
     from tests.deployment.throwaway import name_of
 
@@ -92,9 +92,9 @@ class LightClient:
     """
 
     def __init__(self, folder: Path, number: int) -> None:
-        from fednlp.deployment.client_session import ClientSession
-        from fednlp.deployment.object_cache import ObjectCache
-        from fednlp.deployment.outbox import Outbox
+        from fednlp.deployment.session.client_session import ClientSession
+        from fednlp.deployment.session.object_cache import ObjectCache
+        from fednlp.deployment.session.outbox import Outbox
 
         self.folder, self.number = folder, number
         self.objects = ObjectCache(folder / "objects")
@@ -103,7 +103,7 @@ class LightClient:
         )
 
     def _work(self, call: Any) -> None:
-        from fednlp.deployment.setup import Ready, is_setup, read_setup
+        from fednlp.deployment.session.setup import Ready, is_setup, read_setup
         from fednlp.federated.client import ClientResult, TrainRequest
         from fednlp.runtime.message_json import from_json, to_json
 
@@ -122,7 +122,7 @@ class LightClient:
 
 
 def _software() -> str:
-    from fednlp.deployment.messages import software
+    from fednlp.deployment.session.messages import software
 
     return software()
 

@@ -25,7 +25,7 @@ def rounds(count: int, steps: int, repeats: int) -> dict[str, Any]:
         repeats: Pairs of runs.
     """
     import fednlp
-    from fednlp.deployment.rehearse import rehearse
+    from fednlp.deployment.operate.rehearse import rehearse
     from fednlp.simulation.callback import NullCallback
 
     times: dict[str, list[float]] = {"pool": [], "deployment": []}

@@ -159,8 +159,8 @@ def receive_by_broker(port: Any, results: Any, folder: Path, size: int, repeats:
 
 def receive_upload(port: Any, results: Any, folder: Path, size: int, repeats: int, tls: Any) -> None:
     """Receive files as the server of a run: ask for each upload, and take it from the inbox."""
-    from fednlp.deployment.hub import Hub
-    from fednlp.deployment.message_types import Call
+    from fednlp.deployment.session.hub import Hub
+    from fednlp.deployment.session.message_types import Call
 
     arrivals = Arrivals(results)
     os.fsync = arrivals.fsync  # type: ignore[assignment]
@@ -264,9 +264,9 @@ class Upload(Runner):
     """Sends as a site does."""
 
     def __init__(self, folder: Path, size: int, repeats: int, authority: Any) -> None:
-        from fednlp.deployment.client_session import ClientSession
-        from fednlp.deployment.object_cache import ObjectCache
-        from fednlp.deployment.outbox import Outbox
+        from fednlp.deployment.session.client_session import ClientSession
+        from fednlp.deployment.session.object_cache import ObjectCache
+        from fednlp.deployment.session.outbox import Outbox
 
         super().__init__(receive_upload, folder, size, repeats, tls_of(authority))
         self.calls: Any = queue.SimpleQueue()
@@ -280,7 +280,7 @@ class Upload(Runner):
         self.connect(self.session.begin, authority)
 
     def prepare(self) -> dict[str, float]:
-        from fednlp.deployment.objects import Written, ref_of
+        from fednlp.deployment.session.objects import Written, ref_of
 
         call, body = self.calls.get(), self.folder / "body"
         body.write_bytes(self.data)

@@ -89,9 +89,9 @@ def _hangs(number: int, frame: Any) -> None:
 
 def _serve(port: Any, results: Any, folder: Path, pair: Any, root: bytes) -> None:
     """Be the server of a crowd: ask one client for an upload, and say when it is there."""
-    from fednlp.deployment.hub import Hub
     from fednlp.deployment.links.grpc import server as link
-    from fednlp.deployment.message_types import Call
+    from fednlp.deployment.session.hub import Hub
+    from fednlp.deployment.session.message_types import Call
 
     hub = Hub(folder / "hub", "crowd")
     credentials = link.grpc.ssl_server_credentials([pair], root, True)
@@ -157,10 +157,10 @@ class _Honest:
     """A client that answers each call by the same upload."""
 
     def __init__(self, folder: Path, address: str, credentials: Any) -> None:
-        from fednlp.deployment.client_session import ClientSession
         from fednlp.deployment.links.grpc import client as link
-        from fednlp.deployment.object_cache import ObjectCache
-        from fednlp.deployment.outbox import Outbox
+        from fednlp.deployment.session.client_session import ClientSession
+        from fednlp.deployment.session.object_cache import ObjectCache
+        from fednlp.deployment.session.outbox import Outbox
 
         self.folder, self.data = folder, os.urandom(_UPLOAD)
         self.go = threading.Event()

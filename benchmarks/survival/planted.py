@@ -75,7 +75,7 @@ def site(home: Path) -> None:
 
 def server(home: Path) -> None:
     """Have this process write down all frames that it receives and sends."""
-    from fednlp.deployment.server_session import ServerSession
+    from fednlp.deployment.session.server_session import ServerSession
 
     receive, next_frame = ServerSession.receive, ServerSession.next_frame
 
@@ -254,7 +254,7 @@ def planted(experiment: Any, folder: Path, limit: float = 300.0) -> dict[str, An
     Raises:
         PermissionError: This process may not read the memory of others.
     """
-    from fednlp.deployment.shards import split_out
+    from fednlp.deployment.operate.shards import split_out
 
     shards = split_out(experiment.resolved(), folder / "shards", lambda text: None)
     trial = Trial(folder, shards, hooks={SERVER: server} | dict.fromkeys(shards.names, site))

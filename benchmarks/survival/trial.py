@@ -30,7 +30,7 @@ class Trial:
 
     Args:
         folder: For everything that it writes.
-        shards: Each site's files, from :func:`fednlp.deployment.shards.split_out`.
+        shards: Each site's files, from :func:`fednlp.deployment.operate.shards.split_out`.
         place: Of the run directory; in ``folder`` if left out.
         through: Addresses that sites connect to in place of the server's, by name.
         fatal: Calls at which a site kills itself, by name; see :func:`command`.
@@ -64,8 +64,8 @@ class Trial:
             [
                 "survival.process",
                 "fednlp.cli.console",
-                "fednlp.deployment.serve",
-                "fednlp.deployment.join",
+                "fednlp.deployment.operate.serve",
+                "fednlp.deployment.operate.join",
                 "fednlp.training.worker",
                 "transformers.models.bert.modeling_bert",
             ]
@@ -86,8 +86,8 @@ class Trial:
 
     def token(self, name: str) -> str | None:
         """Return a site's token: of its file, or a new one where the server was killed before it could name that."""
-        from fednlp.deployment.enrolment import invite
-        from fednlp.deployment.sites import Register
+        from fednlp.deployment.identity.enrolment import invite
+        from fednlp.deployment.identity.site_registry import Register
 
         log = self.log_of(SERVER)
         printed = {
@@ -119,7 +119,7 @@ class Trial:
         return ["join", self._through(name, token), "--data", str(train), *tests]
 
     def _through(self, name: str, token: str) -> str:
-        from fednlp.deployment.tokens import JoinToken
+        from fednlp.deployment.identity.tokens import JoinToken
 
         if name not in self.through:
             return token
@@ -276,7 +276,7 @@ def prepared(experiment: Any, folder: Path, **options: Any) -> tuple[Path, Trial
         options: Of the :class:`Trial`.
     """
     import fednlp
-    from fednlp.deployment.shards import split_out
+    from fednlp.deployment.operate.shards import split_out
 
     simulated = fednlp.run(experiment, folder / "simulated").folder
     return simulated, Trial(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fednlp.config import Experiment
-from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.operate.shards import Shards, split_out
 
 
 @pytest.fixture

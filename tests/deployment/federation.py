@@ -10,10 +10,10 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from fednlp.deployment.certificates import common_name, new_key
-from fednlp.deployment.enrolment import FederationAdmission, invite, store_address
-from fednlp.deployment.identity import SiteIdentity
-from fednlp.deployment.tokens import JoinToken
+from fednlp.deployment.identity.certificates import common_name, new_key
+from fednlp.deployment.identity.enrolment import FederationAdmission, invite, store_address
+from fednlp.deployment.identity.site_identity import SiteIdentity
+from fednlp.deployment.identity.tokens import JoinToken
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp()
 DAY = 24 * 3600

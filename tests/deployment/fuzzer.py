@@ -9,9 +9,9 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from fednlp.deployment.client_session import ClientSession
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.message_types import (
+from fednlp.deployment.session.client_session import ClientSession
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import (
     Bye,
     Call,
     Finished,
@@ -27,9 +27,9 @@ from fednlp.deployment.message_types import (
     Welcome,
     Withdrawn,
 )
-from fednlp.deployment.messages import pack
-from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.object_cache import ObjectCache
+from fednlp.deployment.session.outbox import Outbox
 from fednlp.errors import ProtocolError
 
 MODEL = Random(1).randbytes(300)

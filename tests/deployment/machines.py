@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from fednlp.deployment import federation
-from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.federation import FOLDER, Federation
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.links import Session, Wake
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.participate import Participant
-from fednlp.deployment.run_directory import open_directory, run_name
-from fednlp.deployment.shards import Shards
+from fednlp.deployment.operate.shards import Shards
+from fednlp.deployment.server import federation
+from fednlp.deployment.server.federation import FOLDER, Federation
+from fednlp.deployment.server.run_directory import open_directory, run_name
+from fednlp.deployment.session.calls import StoredReply
+from fednlp.deployment.session.driver import Session, Wake
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.site.participate import Participant
 from fednlp.errors import RunError
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir

@@ -12,7 +12,7 @@ from random import Random
 
 from cryptography import x509
 
-from fednlp.deployment.certificates import (
+from fednlp.deployment.identity.certificates import (
     certificate_pem,
     load_certificate,
     load_key,
@@ -20,9 +20,9 @@ from fednlp.deployment.certificates import (
     new_key,
     public_key,
 )
-from fednlp.deployment.policy import load_policy
-from fednlp.deployment.site_template import write_template
-from fednlp.deployment.tokens import JoinToken
+from fednlp.deployment.identity.tokens import JoinToken
+from fednlp.deployment.site.policy import load_policy
+from fednlp.deployment.site.template import write_template
 from fednlp.errors import ConfigError, FednlpError, IdentityError
 
 from .federation import Federation, enrol_message, request_pem

@@ -12,14 +12,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.message_types import Call, ObjectRef
-from fednlp.deployment.objects import ref_of
-from fednlp.deployment.secure_agreed import Agreed
-from fednlp.deployment.secure_kept import KeptSessions, Session
-from fednlp.deployment.secure_messages import STEPS
-from fednlp.deployment.secure_server import Asking, SecureSessions, with_masked_weight
-from fednlp.deployment.secure_site import SecureSite
+from fednlp.deployment.server.secure_sums import Asking, SecureSessions, with_masked_weight
+from fednlp.deployment.session.calls import StoredReply
+from fednlp.deployment.session.message_types import Call, ObjectRef
+from fednlp.deployment.session.objects import ref_of
+from fednlp.deployment.session.secure_messages import STEPS
+from fednlp.deployment.site.secure_agreed import Agreed
+from fednlp.deployment.site.secure_kept import KeptSessions, Session
+from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import FednlpError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.params import Layout

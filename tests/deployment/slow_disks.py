@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fednlp.deployment.inbox import Inbox
-from fednlp.deployment.objects import Partial
-from fednlp.deployment.outbox import RunOutbox
+from fednlp.deployment.session.inbox import Inbox
+from fednlp.deployment.session.objects import Partial
+from fednlp.deployment.session.outbox import RunOutbox
 
 _OWN = threading.local()
 _SLOW: list[tuple[type[Any], str]] = [

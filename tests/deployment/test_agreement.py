@@ -6,9 +6,9 @@ from random import Random
 import pytest
 
 from fednlp import Experiment
-from fednlp.deployment.agreement import Agreed, Agreement
-from fednlp.deployment.policy import SitePolicy
-from fednlp.deployment.setup import Setup, place_models
+from fednlp.deployment.session.setup import Setup, place_models
+from fednlp.deployment.site.agreement import Agreed, Agreement
+from fednlp.deployment.site.policy import SitePolicy
 from fednlp.errors import RunError
 
 from .disks import Disk

@@ -21,18 +21,18 @@ from hypothesis import strategies as st
 import fednlp
 from fednlp import fedbuff
 from fednlp.config import Experiment
-from fednlp.deployment import arrivals
-from fednlp.deployment.arrivals import Arrivals, Events
-from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.federation import FOLDER, Federation
-from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.participate import Participant
-from fednlp.deployment.run_directory import open_directory, run_name
-from fednlp.deployment.servable import require_servable
-from fednlp.deployment.shards import Shards, split_out
-from fednlp.deployment.site_requests import call_id
-from fednlp.deployment.waiting import Patience
+from fednlp.deployment.operate.shards import Shards, split_out
+from fednlp.deployment.server import arrivals
+from fednlp.deployment.server.arrivals import Arrivals, Events
+from fednlp.deployment.server.federation import FOLDER, Federation
+from fednlp.deployment.server.run_directory import open_directory, run_name
+from fednlp.deployment.server.site_requests import call_id
+from fednlp.deployment.session.calls import StoredReply
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.servable import require_servable
+from fednlp.deployment.session.waiting import Patience
+from fednlp.deployment.site.participate import Participant
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population

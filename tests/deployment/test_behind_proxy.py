@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment import join as joining
-from fednlp.deployment.access import Balancer
-from fednlp.deployment.certificates import Material, certificate_pem, key_pem, new_key
-from fednlp.deployment.credentials import balancer_credentials
-from fednlp.deployment.enrolment import FOLDER
-from fednlp.deployment.organisation import Files
-from fednlp.deployment.proofs import LIFE, Challenges, Proof, prove, proven
-from fednlp.deployment.serve import Listening, serve
-from fednlp.deployment.shards import Shards
-from fednlp.deployment.sites import Register
-from fednlp.deployment.tokens import JoinToken, token_text
+from fednlp.deployment.identity.access import Balancer
+from fednlp.deployment.identity.certificates import Material, certificate_pem, key_pem, new_key
+from fednlp.deployment.identity.credentials import balancer_credentials
+from fednlp.deployment.identity.enrolment import FOLDER
+from fednlp.deployment.identity.organisation import Files
+from fednlp.deployment.identity.proofs import LIFE, Challenges, Proof, prove, proven
+from fednlp.deployment.identity.site_registry import Register
+from fednlp.deployment.identity.tokens import JoinToken, token_text
+from fednlp.deployment.operate import join as joining
+from fednlp.deployment.operate.serve import Listening, serve
+from fednlp.deployment.operate.shards import Shards
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 from fednlp.simulation.callback import NullCallback
 

@@ -18,8 +18,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednlp.deployment.ca import LIFE, SERVER_NAME, Authority
-from fednlp.deployment.certificates import (
+from fednlp.deployment.identity.ca import LIFE, SERVER_NAME, Authority
+from fednlp.deployment.identity.certificates import (
     MOST_BYTES,
     certificate_pem,
     common_name,

@@ -7,9 +7,9 @@ from unittest import mock
 
 import pytest
 
-from fednlp.deployment.call_preparation import ReadyCall
-from fednlp.deployment.client_session import ClientSession
-from fednlp.deployment.message_types import (
+from fednlp.deployment.session.call_preparation import ReadyCall
+from fednlp.deployment.session.client_session import ClientSession
+from fednlp.deployment.session.message_types import (
     Bye,
     Call,
     Finished,
@@ -25,10 +25,10 @@ from fednlp.deployment.message_types import (
     Welcome,
     Withdrawn,
 )
-from fednlp.deployment.messages import pack
-from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.objects import ref_of
-from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.object_cache import ObjectCache
+from fednlp.deployment.session.objects import ref_of
+from fednlp.deployment.session.outbox import Outbox
 from fednlp.errors import ProtocolError, RunError
 
 from .ends import drain, welcome

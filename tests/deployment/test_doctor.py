@@ -15,13 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.cli import main
-from fednlp.deployment import dial as steps
-from fednlp.deployment.certificates import certificate_pem, new_key
-from fednlp.deployment.credentials import server_credentials
-from fednlp.deployment.dial import connect, dial, resolve
-from fednlp.deployment.doctor import examine, target_of
-from fednlp.deployment.enrolment import store_address
-from fednlp.deployment.findings import (
+from fednlp.deployment.identity.certificates import certificate_pem, new_key
+from fednlp.deployment.identity.credentials import server_credentials
+from fednlp.deployment.identity.enrolment import store_address
+from fednlp.deployment.identity.issuing import new_root
+from fednlp.deployment.identity.site_identity import SiteIdentity
+from fednlp.deployment.identity.tokens import JoinToken
+from fednlp.deployment.links.proxy import proxy_for, why_no_proxy
+from fednlp.deployment.operate import dial as steps
+from fednlp.deployment.operate.dial import connect, dial, resolve
+from fednlp.deployment.operate.doctor import examine, target_of
+from fednlp.deployment.operate.findings import (
     GOOD,
     WARNING,
     WRONG,
@@ -32,13 +36,9 @@ from fednlp.deployment.findings import (
     token_expiry,
     versions,
 )
-from fednlp.deployment.frames import CHUNK
-from fednlp.deployment.identity import SiteIdentity
-from fednlp.deployment.issuing import new_root
-from fednlp.deployment.links import PeerIdentity
-from fednlp.deployment.links.proxy import proxy_for, why_no_proxy
-from fednlp.deployment.probe import Echo
-from fednlp.deployment.tokens import JoinToken
+from fednlp.deployment.session.driver import PeerIdentity
+from fednlp.deployment.session.frames import CHUNK
+from fednlp.deployment.session.probe import Echo
 from fednlp.errors import IdentityError, RunError
 
 from .federation import DAY, Federation, self_signed

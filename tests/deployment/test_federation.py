@@ -16,17 +16,17 @@ from safetensors.torch import load_file, save_file
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment import rooms as server_rooms
-from fednlp.deployment.federation import FOLDER, Federation
-from fednlp.deployment.goodbye import let_go
-from fednlp.deployment.homes import models_here, used_folder
-from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.participate import Participant
-from fednlp.deployment.policy import SitePolicy, parse_policy
-from fednlp.deployment.run_directory import noise_secret, open_directory, run_name
-from fednlp.deployment.shards import Shards, split_out
-from fednlp.deployment.site import Site
+from fednlp.deployment.operate.homes import models_here, used_folder
+from fednlp.deployment.operate.shards import Shards, split_out
+from fednlp.deployment.server import tensor_store as server_rooms
+from fednlp.deployment.server.federation import FOLDER, Federation
+from fednlp.deployment.server.goodbye import let_go
+from fednlp.deployment.server.run_directory import noise_secret, open_directory, run_name
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.site.participate import Participant
+from fednlp.deployment.site.policy import SitePolicy, parse_policy
+from fednlp.deployment.site.site import Site
 from fednlp.errors import RunError
 from fednlp.inference.model import open_trained
 from fednlp.models.adapters import is_adapted

@@ -18,18 +18,18 @@ from fednlp.config import Experiment
 from fednlp.config.sections import Fewshot
 from fednlp.data import load_data
 from fednlp.data.labels import with_labels
-from fednlp.deployment.components import server_components
-from fednlp.deployment.disclosure import redact_kept, redact_labels
-from fednlp.deployment.message_types import Reply
-from fednlp.deployment.messages import from_client
-from fednlp.deployment.policy import Allow, parse_policy
-from fednlp.deployment.refusals import check_settings
-from fednlp.deployment.remote_labels import PSEUDO as REMOTE_PSEUDO
-from fednlp.deployment.servable import require_servable
-from fednlp.deployment.setup import ENCODER_FILES, Ready, Setup, model_files, read_experiment
-from fednlp.deployment.shards import TRAIN, split_out
-from fednlp.deployment.site import Site
-from fednlp.deployment.site_labels import SiteLabels
+from fednlp.deployment.operate.shards import TRAIN, split_out
+from fednlp.deployment.server.components import server_components
+from fednlp.deployment.server.remote_labels import PSEUDO as REMOTE_PSEUDO
+from fednlp.deployment.session.message_types import Reply
+from fednlp.deployment.session.messages import from_client
+from fednlp.deployment.session.servable import require_servable
+from fednlp.deployment.session.setup import ENCODER_FILES, Ready, Setup, model_files, read_experiment
+from fednlp.deployment.site.disclosure import redact_kept, redact_labels
+from fednlp.deployment.site.labels import SiteLabels
+from fednlp.deployment.site.policy import Allow, parse_policy
+from fednlp.deployment.site.refusals import check_settings
+from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.client import TrainRequest
@@ -86,7 +86,7 @@ def encoder(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return resolve_model(str(tiny_model) if name == "minilm" else name)
 
     monkeypatch.setattr("fednlp.models.resolve.resolve_model", resolve)
-    monkeypatch.setattr("fednlp.deployment.federation.resolve_model", resolve)
+    monkeypatch.setattr("fednlp.deployment.server.federation.resolve_model", resolve)
 
 
 def known_between_machines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

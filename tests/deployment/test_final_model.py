@@ -11,28 +11,27 @@ import torch
 from safetensors.torch import save
 
 from fednlp.config import parse
-from fednlp.deployment import participate
-from fednlp.deployment.agreement import Agreement
-from fednlp.deployment.final_model import (
+from fednlp.deployment.operate.homes import used_folder
+from fednlp.deployment.server.final_models import FinalModels
+from fednlp.deployment.server.goodbye import let_go
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import Bye, Call, Finished, ObjectRef, Reply, Stored
+from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.servable import servable
+from fednlp.deployment.session.setup import Setup, sections_for_sites
+from fednlp.deployment.site.agreement import Agreement
+from fednlp.deployment.site.final_model import (
     DECLINED,
-    FinalModels,
     final_vector,
     forget_models,
     own_weights,
     read_final_model,
 )
-from fednlp.deployment.goodbye import let_go
-from fednlp.deployment.homes import used_folder
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.message_types import Bye, Call, Finished, ObjectRef, Reply, Stored
-from fednlp.deployment.messages import pack
-from fednlp.deployment.participate import Participant
-from fednlp.deployment.policy import SitePolicy, parse_policy
-from fednlp.deployment.published import Published
-from fednlp.deployment.servable import servable
-from fednlp.deployment.setup import Setup, sections_for_sites
-from fednlp.deployment.site import Site
-from fednlp.deployment.site_worker import START
+from fednlp.deployment.site.participate import Participant
+from fednlp.deployment.site.policy import SitePolicy, parse_policy
+from fednlp.deployment.site.published import Published
+from fednlp.deployment.site.site import Site, participate
+from fednlp.deployment.site.worker import START
 from fednlp.errors import RunError
 from fednlp.federated.message import message_pieces
 from fednlp.federated.params import Layout

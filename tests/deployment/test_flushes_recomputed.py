@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from fednlp.config import Experiment
-from fednlp.deployment.shards import split_out
+from fednlp.deployment.operate.shards import split_out
 from fednlp.training import sending, worker
 
 from .test_arrivals import CLIENTS, FLUSHES, Gate, K, M, buffered, events, serve

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.frames import CHUNK, MOST_FRAME, MOST_HEADER, join, split
-from fednlp.deployment.message_types import (
+from fednlp.deployment.session.frames import CHUNK, MOST_FRAME, MOST_HEADER, join, split
+from fednlp.deployment.session.message_types import (
     Bye,
     Call,
     Get,
@@ -18,7 +18,7 @@ from fednlp.deployment.message_types import (
     UploadChunk,
     Welcome,
 )
-from fednlp.deployment.messages import (
+from fednlp.deployment.session.messages import (
     VersionMismatch,
     from_client,
     from_server,

@@ -7,12 +7,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednlp.deployment import gathering, waiting
-from fednlp.deployment.gathering import Gathering
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.message_types import Call, Reply
-from fednlp.deployment.messages import pack
-from fednlp.deployment.setup import Setup
+from fednlp.deployment.server import gathering
+from fednlp.deployment.server.gathering import Gathering
+from fednlp.deployment.session import waiting
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import Call, Reply
+from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.setup import Setup
 from fednlp.partition import Partition
 
 from .ends import drain, greeting

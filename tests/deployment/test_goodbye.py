@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from fednlp.deployment.goodbye import PATIENCE, let_go
-from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.streams import LONGEST_WAIT
-from fednlp.deployment.message_types import Finished
+from fednlp.deployment.server.goodbye import PATIENCE, let_go
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import Finished
 
 from .ends import drain, greeting
 from .test_federation import Member

@@ -10,13 +10,19 @@ from pathlib import Path
 
 import pytest
 
-from fednlp.deployment.ca import SERVER_NAME
-from fednlp.deployment.certificates import Material, certificate_pem, key_pem, load_certificate, new_key
-from fednlp.deployment.credentials import (
+from fednlp.deployment.identity.ca import SERVER_NAME
+from fednlp.deployment.identity.certificates import (
+    Material,
+    certificate_pem,
+    key_pem,
+    load_certificate,
+    new_key,
+)
+from fednlp.deployment.identity.credentials import (
     channel_credentials,
     server_credentials,
 )
-from fednlp.deployment.identity import SiteIdentity
+from fednlp.deployment.identity.site_identity import SiteIdentity
 from fednlp.errors import RunError
 
 from .federation import DAY, Federation, enrol_message, refusal, request_pem, self_signed

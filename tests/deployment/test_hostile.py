@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fednlp.deployment.client_session import ClientSession
-from fednlp.deployment.frames import join
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.message_types import (
+from fednlp.deployment.session.client_session import ClientSession
+from fednlp.deployment.session.frames import join
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import (
     Call,
     Get,
     Hello,
@@ -24,7 +24,7 @@ from fednlp.deployment.message_types import (
     Welcome,
     Withdrawn,
 )
-from fednlp.deployment.messages import pack
+from fednlp.deployment.session.messages import pack
 from fednlp.errors import ProtocolError
 
 from .driven import session_in

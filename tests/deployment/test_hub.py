@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.message_types import (
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import (
     Bye,
     Call,
     Finished,
@@ -22,9 +22,9 @@ from fednlp.deployment.message_types import (
     Welcome,
     Withdrawn,
 )
-from fednlp.deployment.messages import pack
-from fednlp.deployment.objects import Partial, ref_of
-from fednlp.deployment.server_session import ServerSession
+from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.objects import Partial, ref_of
+from fednlp.deployment.session.server_session import ServerSession
 from fednlp.errors import ProtocolError, RunError
 
 from .disks import FailingDisk, unreadable

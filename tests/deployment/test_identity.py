@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednlp.deployment.certificates import (
+from fednlp.deployment.identity.certificates import (
     certificate_pem,
     key_id,
     load_certificate,
@@ -19,10 +19,10 @@ from fednlp.deployment.certificates import (
     new_key,
     public_key,
 )
-from fednlp.deployment.enrolment import MOST_MESSAGE_BYTES, EnrolRequest
-from fednlp.deployment.identity import Membership, SiteIdentity
-from fednlp.deployment.invitations import invitation_certificate
-from fednlp.deployment.tokens import JoinToken
+from fednlp.deployment.identity.enrolment import MOST_MESSAGE_BYTES, EnrolRequest
+from fednlp.deployment.identity.invitations import invitation_certificate
+from fednlp.deployment.identity.site_identity import Membership, SiteIdentity
+from fednlp.deployment.identity.tokens import JoinToken
 from fednlp.errors import IdentityError, RunError
 
 from .federation import ADDRESS, DAY, NOW, Federation, enrol_message, refusal, request_pem, self_signed

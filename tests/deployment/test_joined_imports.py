@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import fednlp.deployment.rehearse as rehearsing
+import fednlp.deployment.operate.rehearse as rehearsing
 from fednlp.config import Experiment
 from fednlp.simulation.callback import NullCallback
 from tests.models.test_quick_import import HEAVY

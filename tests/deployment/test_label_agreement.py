@@ -15,17 +15,17 @@ from hypothesis import strategies as st
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.data.textdata import in_order
-from fednlp.deployment import label_agreement
-from fednlp.deployment.federation import FOLDER
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.inbox import client_of
-from fednlp.deployment.label_agreement import agree
-from fednlp.deployment.label_telling import LONGEST_LABEL, MOST_LABELS, examine_labels, tell_labels
-from fednlp.deployment.message_types import Call
-from fednlp.deployment.policy import parse_policy
-from fednlp.deployment.run_directory import open_directory
-from fednlp.deployment.shards import Shards, split_out
-from fednlp.deployment.site_data import UnfitSiteData, open_site_data
+from fednlp.deployment.operate.shards import Shards, split_out
+from fednlp.deployment.server import label_agreement
+from fednlp.deployment.server.federation import FOLDER
+from fednlp.deployment.server.label_agreement import agree
+from fednlp.deployment.server.run_directory import open_directory
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.inbox import client_of
+from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.site.data import UnfitSiteData, open_site_data
+from fednlp.deployment.site.label_telling import LONGEST_LABEL, MOST_LABELS, examine_labels, tell_labels
+from fednlp.deployment.site.policy import parse_policy
 from fednlp.errors import RunError
 from fednlp.simulation.precision import with_precision
 

@@ -3,7 +3,6 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.links import PeerIdentity
 from fednlp.deployment.links.limited_log import (
     MOST_OF_ONE,
     MOST_OF_SITES,
@@ -11,6 +10,7 @@ from fednlp.deployment.links.limited_log import (
     SPAN,
     limited,
 )
+from fednlp.deployment.session.driver import PeerIdentity
 
 
 @given(st.lists(st.integers(0, 400), max_size=800), st.integers(0, 400))

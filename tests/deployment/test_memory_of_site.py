@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from fednlp.config import Experiment
-from fednlp.deployment import machine, memory, site_worker
-from fednlp.deployment.components import server_components
-from fednlp.deployment.facts import facts_of
-from fednlp.deployment.machine import machine_memory
-from fednlp.deployment.memory import check_memory, predicted_memory
-from fednlp.deployment.policy import parse_policy
-from fednlp.deployment.setup import Setup, model_files
-from fednlp.deployment.site import Site
+from fednlp.deployment.server.components import server_components
+from fednlp.deployment.session.setup import Setup, model_files
+from fednlp.deployment.site.facts import facts_of
+from fednlp.deployment.site.machine import machine_memory
+from fednlp.deployment.site.memory import check_memory, predicted_memory
+from fednlp.deployment.site.policy import parse_policy
+from fednlp.deployment.site.site import Site, machine, memory
+from fednlp.deployment.site.site import worker as site_worker
 from fednlp.errors import RunError
 from fednlp.simulation.start_model import start_model
 

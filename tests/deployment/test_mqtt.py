@@ -20,9 +20,7 @@ pytest.importorskip("paho.mqtt.client", reason="this needs paho-mqtt")
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment import enrolling
-from fednlp.deployment import join as joining
-from fednlp.deployment.enrolment import store_address
+from fednlp.deployment.identity.enrolment import store_address
 from fednlp.deployment.links import mqtt
 from fednlp.deployment.links.mqtt import broker as carrying
 from fednlp.deployment.links.mqtt import client as dialling
@@ -31,11 +29,13 @@ from fednlp.deployment.links.mqtt import server as listening
 from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.gaps import Gaps
 from fednlp.deployment.links.mqtt.packets import Kind, Packet, join, new_id
-from fednlp.deployment.message_types import Call, Get
-from fednlp.deployment.messages import from_server, pack
-from fednlp.deployment.probe import WHOLE, Echo, Probe
-from fednlp.deployment.serve import Listening, serve
-from fednlp.deployment.shards import split_out
+from fednlp.deployment.operate import enrolling
+from fednlp.deployment.operate import join as joining
+from fednlp.deployment.operate.serve import Listening, serve
+from fednlp.deployment.operate.shards import split_out
+from fednlp.deployment.session.message_types import Call, Get
+from fednlp.deployment.session.messages import from_server, pack
+from fednlp.deployment.session.probe import WHOLE, Echo, Probe
 from fednlp.simulation.callback import NullCallback
 
 from .at_once import SitesAtOnce

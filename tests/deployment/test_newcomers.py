@@ -14,13 +14,13 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment import federation
-from fednlp.deployment.federation import FOLDER, Federation
-from fednlp.deployment.gathering import sites_partition
-from fednlp.deployment.newcomers import Newcomers, PopulationChanged, fixed_population
-from fednlp.deployment.run_directory import open_directory
-from fednlp.deployment.setup import Ready
-from fednlp.deployment.shards import split_out
+from fednlp.deployment.operate.shards import split_out
+from fednlp.deployment.server import federation
+from fednlp.deployment.server.federation import FOLDER, Federation
+from fednlp.deployment.server.gathering import sites_partition
+from fednlp.deployment.server.newcomers import Newcomers, PopulationChanged, fixed_population
+from fednlp.deployment.server.run_directory import open_directory
+from fednlp.deployment.session.setup import Ready
 from fednlp.errors import RunError
 from fednlp.federated.cohort import Cohort, Population, uniform_cohort
 from fednlp.simulation.callback import NullCallback

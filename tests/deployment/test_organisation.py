@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
-from fednlp.deployment.certificates import certificate_pem, common_name, new_key
-from fednlp.deployment.organisation import Files, OrganisationAdmission
-from fednlp.deployment.sites import Register
+from fednlp.deployment.identity.certificates import certificate_pem, common_name, new_key
+from fednlp.deployment.identity.organisation import Files, OrganisationAdmission
+from fednlp.deployment.identity.site_registry import Register
 from fednlp.errors import IdentityError
 
 from .federation import NOW, refusal

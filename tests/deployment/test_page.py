@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from fednlp.config import Experiment
-from fednlp.deployment.enrolment import FOLDER
-from fednlp.deployment.shards import split_out
-from fednlp.deployment.status import read_status, write_status
+from fednlp.deployment.identity.enrolment import FOLDER
+from fednlp.deployment.operate.shards import split_out
+from fednlp.deployment.server.status import read_status, write_status
 from fednlp.errors import ConfigError, RunError
 from fednlp.simulation.callback import NullCallback
 
@@ -25,11 +25,11 @@ from .watched import append, line, run_directory, status
 
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
-server = importlib.import_module("fednlp.deployment.page.server")
-guard = importlib.import_module("fednlp.deployment.page.guard")
-feed = importlib.import_module("fednlp.deployment.feed")
-page_app = importlib.import_module("fednlp.deployment.page.app")
-metrics = importlib.import_module("fednlp.deployment.page.metrics")
+server = importlib.import_module("fednlp.deployment.operate.page.server")
+guard = importlib.import_module("fednlp.deployment.operate.page.guard")
+feed = importlib.import_module("fednlp.deployment.operate.feed")
+page_app = importlib.import_module("fednlp.deployment.operate.page.app")
+metrics = importlib.import_module("fednlp.deployment.operate.page.metrics")
 
 
 @pytest.fixture
@@ -411,7 +411,7 @@ def contrast(tab: Tab) -> float:
 
 def test_a_server_shows_what_it_waits_for(experiment: Callable[..., Experiment], tmp_path: Path) -> None:
     pytest.importorskip("grpc", reason="gRPC is not installed")
-    serving = importlib.import_module("fednlp.deployment.serve")
+    serving = importlib.import_module("fednlp.deployment.operate.serve")
     said: list[str] = []
 
     class Told(NullCallback):

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("paho.mqtt.client", reason="this needs paho-mqtt")
 
-from fednlp.deployment.enrolment import store_address
+from fednlp.deployment.identity.enrolment import store_address
 from fednlp.deployment.links.mqtt import server as listening
 
 from .driven import MODEL, Served

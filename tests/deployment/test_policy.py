@@ -11,9 +11,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fednlp.config.sections import Section
-from fednlp.deployment.policy import SitePolicy, load_policy, parse_policy
-from fednlp.deployment.site_device import Device
-from fednlp.deployment.site_template import write_template
+from fednlp.deployment.site.device import Device
+from fednlp.deployment.site.policy import SitePolicy, load_policy, parse_policy
+from fednlp.deployment.site.template import write_template
 from fednlp.errors import ConfigError, RunError
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)

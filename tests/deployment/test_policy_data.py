@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from fednlp.data import TextData, load_data
 from fednlp.data.labels import rename_labels, unknown_labels, with_labels
-from fednlp.deployment.policy import SitePolicy, parse_policy
-from fednlp.deployment.site_data import (
+from fednlp.deployment.site.data import (
     LACKS_COLUMNS,
     UNKNOWN_LABELS,
     UNREADABLE,
     UnfitSiteData,
     open_site_data,
 )
+from fednlp.deployment.site.policy import SitePolicy, parse_policy
 from fednlp.errors import DataError
 
 NAMES = ("arts", "economy", "science", "sports")

@@ -10,10 +10,10 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.dry_run import dry_run
-from fednlp.deployment.facts import Download, Facts, facts_of
-from fednlp.deployment.policy import SitePolicy, parse_policy
-from fednlp.deployment.refusals import check, check_settings
+from fednlp.deployment.site.dry_run import dry_run
+from fednlp.deployment.site.facts import Download, Facts, facts_of
+from fednlp.deployment.site.policy import SitePolicy, parse_policy
+from fednlp.deployment.site.refusals import check, check_settings
 from fednlp.models.pretrained import load_tokenizer
 from fednlp.simulation.components import make_task, open_data
 from fednlp.simulation.start_model import start_model

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.config import Experiment, parse
-from fednlp.deployment.facts import Download, Facts, PrivacyPrice, SentTensor
-from fednlp.deployment.policy import SitePolicy, parse_policy
-from fednlp.deployment.refusals import Refusal, check, check_settings, refused_by
+from fednlp.deployment.site.facts import Download, Facts, PrivacyPrice, SentTensor
+from fednlp.deployment.site.policy import SitePolicy, parse_policy
+from fednlp.deployment.site.refusals import Refusal, check, check_settings, refused_by
 
 TENSORS = (
     SentTensor("bert.embeddings.words.weight", "embeddings", 1000),
@@ -253,7 +253,7 @@ def test_code_is_refused_before_it_is_imported(tmp_path: Path, monkeypatch: pyte
     }
     assert "not_yet_imported" not in sys.modules
     assert check_settings(parse_policy({"allow": {"code": [name], "algorithms": ["fedavg"]}}), named) == []
-    served = made(runtime={"engine": "fednlp.deployment.remote:Remote"})
+    served = made(runtime={"engine": "fednlp.deployment.server.site_engine:Remote"})
     assert check_settings(SitePolicy(), served) == []
     assert check_settings(SitePolicy(), made(algorithm={"name": "fednlp.disk:locked"})) != []
 

@@ -12,20 +12,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.config import Experiment
-from fednlp.deployment import participate
-from fednlp.deployment.components import server_components
-from fednlp.deployment.disclosure import (
+from fednlp.deployment.server.components import server_components
+from fednlp.deployment.session.message_types import Call, ObjectRef
+from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.objects import ref_of
+from fednlp.deployment.session.setup import Setup, model_files
+from fednlp.deployment.site.data import UNREADABLE
+from fednlp.deployment.site.disclosure import (
     redact_error,
     redact_result,
     redact_score,
 )
-from fednlp.deployment.message_types import Call, ObjectRef
-from fednlp.deployment.messages import pack
-from fednlp.deployment.objects import ref_of
-from fednlp.deployment.policy import Allow, parse_policy
-from fednlp.deployment.setup import Setup, model_files
-from fednlp.deployment.site import Site
-from fednlp.deployment.site_data import UNREADABLE
+from fednlp.deployment.site.policy import Allow, parse_policy
+from fednlp.deployment.site.site import Site, participate
 from fednlp.disk import sha256_of
 from fednlp.errors import DataError, RunError, SecureAbort
 from fednlp.federated.client import ClientResult

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from fednlp.deployment.published import Published
+from fednlp.deployment.site.published import Published
 from fednlp.errors import RunError
 from fednlp.federated.message import pack
 from fednlp.federated.params import Layout

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import fednlp
-import fednlp.deployment.rehearse as rehearsing
+import fednlp.deployment.operate.rehearse as rehearsing
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.deployment.shards import FEDERATION, opened, split_out
+from fednlp.deployment.operate.shards import FEDERATION, opened, split_out
 from fednlp.errors import ConfigError
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir

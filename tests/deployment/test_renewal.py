@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from fednlp.deployment.access import Access, access_of
-from fednlp.deployment.call_preparation import ReadyCall
-from fednlp.deployment.certificates import load_certificate
-from fednlp.deployment.credentials import channel_credentials, server_credentials
-from fednlp.deployment.hub import Hub
+from fednlp.deployment.identity.access import Access, access_of
+from fednlp.deployment.identity.certificates import load_certificate
+from fednlp.deployment.identity.credentials import channel_credentials, server_credentials
+from fednlp.deployment.identity.renewal import EVERY, keep_renewed, renew_if_due
 from fednlp.deployment.links import streams
-from fednlp.deployment.message_types import Call
-from fednlp.deployment.renewal import EVERY, keep_renewed, renew_if_due
+from fednlp.deployment.session.call_preparation import ReadyCall
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import Call
 from fednlp.errors import IdentityError, RunError
 
 from .driven import session_in

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.replay_guard import ReplayGuard
+from fednlp.deployment.site.replay_guard import ReplayGuard
 from fednlp.errors import RunError
 
 NAMES = ("train", "train-2", "train-3")

@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.costs.fleet import local_examples
-from fednlp.deployment.disclosure import redact_sizes
-from fednlp.deployment.gathering import sites_partition
-from fednlp.deployment.policy import Allow
-from fednlp.deployment.reply_checks import (
+from fednlp.deployment.server.gathering import sites_partition
+from fednlp.deployment.server.reply_checks import (
     MOST_CALLS,
     MOST_COUNTED,
     MOST_FACTS,
@@ -22,7 +20,9 @@ from fednlp.deployment.reply_checks import (
     most_counts,
     require_own,
 )
-from fednlp.deployment.setup import MOST_EXAMPLES, read_ready
+from fednlp.deployment.session.setup import MOST_EXAMPLES, read_ready
+from fednlp.deployment.site.disclosure import redact_sizes
+from fednlp.deployment.site.policy import Allow
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.round import mean_over_examples

@@ -7,12 +7,12 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment import offers
-from fednlp.deployment.call_preparation import ReadyCall
-from fednlp.deployment.client_session import ClientSession
-from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.message_types import (
+from fednlp.deployment.session import offers
+from fednlp.deployment.session.call_preparation import ReadyCall
+from fednlp.deployment.session.client_session import ClientSession
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import (
     Call,
     ObjectChunk,
     ObjectRef,
@@ -22,9 +22,9 @@ from fednlp.deployment.message_types import (
     UploadChunk,
     Welcome,
 )
-from fednlp.deployment.messages import from_client, from_server, pack
-from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.session.messages import from_client, from_server, pack
+from fednlp.deployment.session.object_cache import ObjectCache
+from fednlp.deployment.session.outbox import Outbox
 
 from .ends import drain, greeting
 

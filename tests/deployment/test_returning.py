@@ -9,14 +9,14 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.bound_run import BoundRun
-from fednlp.deployment.lost_state import STATE_IS_LOST, require_same_data
-from fednlp.deployment.message_types import Call, Withdrawn
-from fednlp.deployment.messages import pack
-from fednlp.deployment.participate import Participant
-from fednlp.deployment.policy import SitePolicy
-from fednlp.deployment.setup import Again, Ready
-from fednlp.deployment.shards import split_out
+from fednlp.deployment.operate.shards import split_out
+from fednlp.deployment.session.message_types import Call, Withdrawn
+from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.setup import Again, Ready
+from fednlp.deployment.site.bound_run import BoundRun
+from fednlp.deployment.site.lost_state import STATE_IS_LOST, require_same_data
+from fednlp.deployment.site.participate import Participant
+from fednlp.deployment.site.policy import SitePolicy
 from fednlp.errors import RunError
 
 from .ends import drain, welcome

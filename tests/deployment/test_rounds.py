@@ -16,19 +16,20 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment import remote, waiting
-from fednlp.deployment.calls import StoredReply
-from fednlp.deployment.federation import FOLDER, Federation
-from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.message_types import Call, Reply
-from fednlp.deployment.participate import Participant
-from fednlp.deployment.policy import SitePolicy
-from fednlp.deployment.remote import Sites
-from fednlp.deployment.round_log import RoundLog
-from fednlp.deployment.run_directory import run_name
-from fednlp.deployment.shards import Shards, split_out
-from fednlp.deployment.waiting import Patience
+from fednlp.deployment.operate.shards import Shards, split_out
+from fednlp.deployment.server import site_engine as remote
+from fednlp.deployment.server.federation import FOLDER, Federation
+from fednlp.deployment.server.round_log import RoundLog
+from fednlp.deployment.server.run_directory import run_name
+from fednlp.deployment.server.site_engine import SiteEngine
+from fednlp.deployment.session import waiting
+from fednlp.deployment.session.calls import StoredReply
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import Call, Reply
+from fednlp.deployment.session.waiting import Patience
+from fednlp.deployment.site.participate import Participant
+from fednlp.deployment.site.policy import SitePolicy
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import Cohort
@@ -126,13 +127,13 @@ def test_only_who_failed_is_asked_under_another_name(tmp_path: Path, monkeypatch
             if client in reasons and call.id in self.open_calls(client):
                 self.store(Reply(call.id, None, error=reasons[client]), None)
 
-    def received(self: Sites, request: TrainRequest, reply: StoredReply) -> ClientResult:
+    def received(self: SiteEngine, request: TrainRequest, reply: StoredReply) -> ClientResult:
         return ClientResult(request.client, 1.0, error=reply.error)
 
-    monkeypatch.setattr(Sites, "_received", received)
+    monkeypatch.setattr(SiteEngine, "_received", received)
     requests = [TrainRequest(client, 1, 1.0) for client in range(3)]
     for expected in ["1.1.train"], ["1.1.train-2"], ["1.1.train-3"]:
-        sites = Sites(Mail(tmp_path, "run"), tmp_path, Patience(0.0))
+        sites = SiteEngine(Mail(tmp_path, "run"), tmp_path, Patience(0.0))
         sites.worker = SimpleNamespace(algorithm=None, layout=None)
         assert [result.error is None for result in sites.do(requests)] == [True, False, False]
         assert asked == ["1.0.train", *expected, "1.2.train"]

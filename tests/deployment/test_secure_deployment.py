@@ -13,9 +13,9 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.components import require_servable
-from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.shards import Shards, split_out
+from fednlp.deployment.operate.shards import Shards, split_out
+from fednlp.deployment.server.components import require_servable
+from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import ConfigError
 from fednlp.federated.client import Result, TrainRequest
 from fednlp.federated.upload import Trained
@@ -202,10 +202,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from fednlp.deployment.federation import FOLDER, Federation
-from fednlp.deployment.run_directory import run_name
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.secure_server import SecureSiteSession
+from fednlp.deployment.server.federation import FOLDER, Federation
+from fednlp.deployment.server.run_directory import run_name
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.server.secure_sums import SecureSiteSession
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 

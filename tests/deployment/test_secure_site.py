@@ -12,13 +12,13 @@ import pytest
 import torch
 
 from fednlp.config import Experiment
-from fednlp.deployment.message_types import Call
-from fednlp.deployment.secure_agreed import agreed
-from fednlp.deployment.secure_messages import steps_of, to_json
-from fednlp.deployment.secure_server import Asking, SecureSessions
-from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.secure_terms import RoundTerms, spec_of, terms_of
-from fednlp.deployment.setup import MOST_EXAMPLES
+from fednlp.deployment.server.secure_sums import Asking, SecureSessions
+from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.secure_messages import steps_of, to_json
+from fednlp.deployment.session.secure_terms import RoundTerms, spec_of, terms_of
+from fednlp.deployment.session.setup import MOST_EXAMPLES
+from fednlp.deployment.site.secure_agreed import agreed
+from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import FednlpError, RunError, SecureAbort
 from fednlp.federated.client import TrainRequest
 from fednlp.privacy.noise import LARGEST_SIGMA

@@ -14,13 +14,12 @@ from cryptography import x509
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment import renewal
-from fednlp.deployment.certificates import new_key
-from fednlp.deployment.enrolment import FOLDER, federation_folder
-from fednlp.deployment.identity import SiteIdentity
-from fednlp.deployment.organisation import Files
-from fednlp.deployment.shards import Shards
-from fednlp.deployment.sites import Register
+from fednlp.deployment.identity.certificates import new_key
+from fednlp.deployment.identity.enrolment import FOLDER, federation_folder
+from fednlp.deployment.identity.organisation import Files
+from fednlp.deployment.identity.site_identity import SiteIdentity, renewal
+from fednlp.deployment.identity.site_registry import Register
+from fednlp.deployment.operate.shards import Shards
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
@@ -31,8 +30,8 @@ from .test_organisation import Organisation
 
 pytest.importorskip("grpc", reason="gRPC is not installed")
 
-from fednlp.deployment import join as joining
-from fednlp.deployment.serve import Listening, serve
+from fednlp.deployment.operate import join as joining
+from fednlp.deployment.operate.serve import Listening, serve
 
 Make = Callable[..., Experiment]
 

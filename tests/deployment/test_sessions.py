@@ -5,7 +5,7 @@ from shutil import rmtree
 
 import pytest
 
-from fednlp.deployment import offers
+from fednlp.deployment.session import offers
 from fednlp.errors import ProtocolError
 
 from .disks import Disk

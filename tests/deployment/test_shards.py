@@ -11,8 +11,8 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.data import load_data
 from fednlp.data.labels import with_labels
-from fednlp.deployment.components import server_components, server_data
-from fednlp.deployment.shards import FEDERATION, folder_names, split_out
+from fednlp.deployment.operate.shards import FEDERATION, folder_names, split_out
+from fednlp.deployment.server.components import server_components, server_data
 from fednlp.errors import ConfigError, DataError
 from fednlp.partition import Partition
 from fednlp.simulation.assignment import build_partition

@@ -19,15 +19,15 @@ from pydantic import ValidationError
 
 from fednlp.cli import main
 from fednlp.config import parse
-from fednlp.deployment import status_writer
-from fednlp.deployment.calls import Presence
-from fednlp.deployment.enrolment import FOLDER
-from fednlp.deployment.hub import Hub
-from fednlp.deployment.message_types import Call
-from fednlp.deployment.overview import Overview
-from fednlp.deployment.status import STALE, Status, read_status, write_status
-from fednlp.deployment.status_writer import StatusWriter
-from fednlp.deployment.tally import Tally, site_state
+from fednlp.deployment.identity.enrolment import FOLDER
+from fednlp.deployment.operate.overview import Overview
+from fednlp.deployment.server import status_writer
+from fednlp.deployment.server.site_activity import SiteActivity, site_state
+from fednlp.deployment.server.status import STALE, Status, read_status, write_status
+from fednlp.deployment.server.status_writer import StatusWriter
+from fednlp.deployment.session.calls import Presence
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import Call
 from fednlp.errors import RunError
 from fednlp.privacy.dp import DPMechanism
 from fednlp.simulation.callback import NullCallback
@@ -121,7 +121,7 @@ def test_state_of_a_site(registered: str, presence: Presence | None, asked: bool
 )
 def test_bytes_count_over_all_connections(connections: list[list[tuple[int, int]]]) -> None:
     """Each connection counts from zero; between two of them the site is now gone, now not."""
-    tally, wanted, now = Tally(), [0, 0], 10.0
+    tally, wanted, now = SiteActivity(), [0, 0], 10.0
     for number, steps in enumerate(connections):
         total_in = total_out = 0
         for step_in, step_out in steps:
@@ -133,11 +133,11 @@ def test_bytes_count_over_all_connections(connections: list[list[tuple[int, int]
         if number % 2:
             tally.look(now, "enrolled", None, [])
     assert tally.traffic == tuple(wanted)
-    assert Tally.of(tally.status(0, "a")).traffic == tuple(wanted), "after a restart of the server too"
+    assert SiteActivity.of(tally.status(0, "a")).traffic == tuple(wanted), "after a restart of the server too"
 
 
 def test_since_when_a_site_is_awaited() -> None:
-    tally = Tally()
+    tally = SiteActivity()
     since = []
     for now, asked in (
         (10.0, "1.0.train"),

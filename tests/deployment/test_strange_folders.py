@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from fednlp.deployment.enrolment import kind_of
-from fednlp.deployment.policy import load_policy
-from fednlp.deployment.register_file import RegisterFile
-from fednlp.deployment.run_directory import run_name
+from fednlp.deployment.identity.enrolment import kind_of
+from fednlp.deployment.identity.register_file import RegisterFile
+from fednlp.deployment.server.run_directory import run_name
+from fednlp.deployment.site.policy import load_policy
 from fednlp.errors import FednlpError
 
 READERS: list[tuple[str, Callable[[Path], Any]]] = [

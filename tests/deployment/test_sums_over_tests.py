@@ -11,13 +11,13 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.disclosure import redact_sizes, require_sums_told, tells_sums
-from fednlp.deployment.policy import Allow, SitePolicy
-from fednlp.deployment.refusals import _told
-from fednlp.deployment.secure_agreed import agreed_on_tests
-from fednlp.deployment.secure_site import SecureSite
-from fednlp.deployment.secure_terms import terms_of
-from fednlp.deployment.setup import Ready
+from fednlp.deployment.session.secure_terms import terms_of
+from fednlp.deployment.session.setup import Ready
+from fednlp.deployment.site.disclosure import redact_sizes, require_sums_told, tells_sums
+from fednlp.deployment.site.policy import Allow, SitePolicy
+from fednlp.deployment.site.refusals import _told
+from fednlp.deployment.site.secure_agreed import agreed_on_tests
+from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import ConfigError, RunError, SecureAbort
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest

@@ -6,15 +6,15 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment.call_preparation import ReadyCall
-from fednlp.deployment.client_session import ClientSession
-from fednlp.deployment.frames import CHUNK
-from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.message_types import Call
-from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.objects import ref_of
-from fednlp.deployment.outbox import Outbox
+from fednlp.deployment.session.call_preparation import ReadyCall
+from fednlp.deployment.session.client_session import ClientSession
+from fednlp.deployment.session.frames import CHUNK
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.object_cache import ObjectCache
+from fednlp.deployment.session.objects import ref_of
+from fednlp.deployment.session.outbox import Outbox
 
 SIZE = 64 << 20
 

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from fednlp.deployment.certificates import Material
+from fednlp.deployment.identity.certificates import Material
 
 SERVER = "fednlp-server"
 

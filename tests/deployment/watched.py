@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fednlp.deployment.enrolment import FOLDER
-from fednlp.deployment.status import Status, write_status
+from fednlp.deployment.identity.enrolment import FOLDER
+from fednlp.deployment.server.status import Status, write_status
 
 NOW = 1_780_000_000.0
 

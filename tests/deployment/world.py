@@ -6,14 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from fednlp.deployment.call_preparation import ReadyCall
-from fednlp.deployment.client_session import ClientSession
-from fednlp.deployment.hub import Hub
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.message_types import Call
-from fednlp.deployment.object_cache import ObjectCache
-from fednlp.deployment.outbox import Outbox
-from fednlp.deployment.server_session import ServerSession
+from fednlp.deployment.session.call_preparation import ReadyCall
+from fednlp.deployment.session.client_session import ClientSession
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.object_cache import ObjectCache
+from fednlp.deployment.session.outbox import Outbox
+from fednlp.deployment.session.server_session import ServerSession
 
 from .disks import Disk
 from .slow_disks import Job

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fednlp.config import Experiment, canonical
 from fednlp.config.over_selection import num_drawn
-from fednlp.deployment.servable import unsupported
+from fednlp.deployment.session.servable import unsupported
 from fednlp.errors import ConfigError
 from fednlp.federated.cohort import Cohort, Population, fastest, uniform_cohort
 from fednlp.simulation.configured_algorithm import build_algorithm

@@ -12,8 +12,8 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment, differences, parse
-from fednlp.deployment.servable import require_servable
-from fednlp.deployment.shards import split_out
+from fednlp.deployment.operate.shards import split_out
+from fednlp.deployment.session.servable import require_servable
 from fednlp.errors import ConfigError
 from fednlp.inference.score import evaluate_run
 from fednlp.simulation.callback import Callback

@@ -14,7 +14,7 @@ from fednlp.errors import ConfigError
 from fednlp.formatting.safe_text import clean
 
 if TYPE_CHECKING:
-    from fednlp.deployment.organisation import Files
+    from fednlp.deployment.identity.organisation import Files
 
 _PAGE = Annotated[
     str | None,
@@ -91,8 +91,8 @@ def serve(
     """Serve a federation: print a line for each site to type, wait for the sites, and run the rounds."""
     from fednlp import config
     from fednlp.cli.console import Console
-    from fednlp.deployment.serve import Listening
-    from fednlp.deployment.serve import serve as serve_federation
+    from fednlp.deployment.operate.serve import Listening
+    from fednlp.deployment.operate.serve import serve as serve_federation
 
     settings = config.load(experiment, changes or [])
     listen = listen or _listened_at(address, behind_proxy)
@@ -125,12 +125,12 @@ def join(
     from fednlp.runtime.allocator import share_freed_memory
 
     share_freed_memory()
-    from fednlp.deployment.access import Balancer
-    from fednlp.deployment.homes import models_here
-    from fednlp.deployment.join import enrolled_folder, examine, site_file
-    from fednlp.deployment.join import join as join_federation
-    from fednlp.deployment.policy import load_policy
-    from fednlp.deployment.site_template import write_template
+    from fednlp.deployment.identity.access import Balancer
+    from fednlp.deployment.operate.homes import models_here
+    from fednlp.deployment.operate.join import enrolled_folder, examine, site_file
+    from fednlp.deployment.operate.join import join as join_federation
+    from fednlp.deployment.site.policy import load_policy
+    from fednlp.deployment.site.template import write_template
 
     os.umask(0o077)  # keys, policy and updates are the user's alone
     given = {
@@ -184,7 +184,7 @@ def rehearse(
     """Try a federation on this machine: a process for each client, each with its own examples alone, over TLS."""
     from fednlp import config
     from fednlp.cli.console import Console
-    from fednlp.deployment.rehearse import rehearse as rehearse_federation
+    from fednlp.deployment.operate.rehearse import rehearse as rehearse_federation
 
     settings = config.load(experiment, changes or [])
     with Console(again=f"go on with: {_same_command()}") as console:
@@ -199,7 +199,7 @@ def _listened_at(address: str | None, behind_proxy: bool) -> str:
     >>> _listened_at("fl.example.org:18443", False), _listened_at(None, False), _listened_at("fl.example.org:443", True)
     ('0.0.0.0:18443', '0.0.0.0:8443', '0.0.0.0:8443')
     """
-    from fednlp.deployment.names import server_address
+    from fednlp.deployment.identity.names import server_address
 
     if address is None or behind_proxy:
         return "0.0.0.0:8443"
@@ -216,7 +216,7 @@ def _show_token(name: str, typed: str) -> None:
 
 def _files(ca: Path | None, cert: Path | None, key: Path | None) -> "Files | None":
     """Return the files of an organisation, if they are given."""
-    from fednlp.deployment.organisation import Files
+    from fednlp.deployment.identity.organisation import Files
 
     given = {"--ca": ca, "--cert": cert, "--key": key}
     missing = [name for name, path in given.items() if path is None]

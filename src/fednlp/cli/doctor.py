@@ -15,8 +15,8 @@ def doctor(
     ],
 ) -> None:
     """Check whether this machine can take part: name, port, proxy, TLS, clock, versions, device, disk."""
-    from fednlp.deployment.doctor import examine, target_of
-    from fednlp.deployment.findings import GOOD, WRONG
+    from fednlp.deployment.operate.doctor import examine, target_of
+    from fednlp.deployment.operate.findings import GOOD, WRONG
     from fednlp.formatting.safe_text import clean
 
     found = []

@@ -30,7 +30,7 @@ def export(
 
     if every and (client is not None or own_model):
         raise ConfigError(f"--{'own' if own_model else 'client'} and --all do not go together: leave one out")
-    from fednlp.deployment.homes import used_folder
+    from fednlp.deployment.operate.homes import used_folder
 
     run = used_folder(run)
     with Console(again="type the command again") as console:

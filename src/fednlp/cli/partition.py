@@ -127,7 +127,7 @@ def partition(
 
 def _split(settings: "Experiment", folder: Path, log: Callable[[str], None]) -> None:
     """Write each client's examples into a folder of its own, and say so."""
-    from fednlp.deployment.shards import FEDERATION, split_out
+    from fednlp.deployment.operate.shards import FEDERATION, split_out
     from fednlp.formatting.units import plural
 
     shards = split_out(settings.resolved(), folder, log)

@@ -56,7 +56,7 @@ def evaluate(
     if own and data is None:
         raise ConfigError("--text, --label and --column name columns of a file: give the file with --data")
     from fednlp.cli.tables import label_tables, score_table, show
-    from fednlp.deployment.homes import own_examples, used_folder
+    from fednlp.deployment.operate.homes import own_examples, used_folder
     from fednlp.inference.score import evaluate_run
     from fednlp.simulation.run_dir import RunDir
 
@@ -137,7 +137,7 @@ def predict(
     further = _further(columns or [])
     if table is None and not texts and sys.stdin is not None and sys.stdin.isatty():
         raise ConfigError("there is no text: type one, pipe some in, or give a file with --in")
-    from fednlp.deployment.homes import used_folder
+    from fednlp.deployment.operate.homes import used_folder
     from fednlp.formatting.units import plural
     from fednlp.inference.inputs import rows_of_file, rows_of_texts
     from fednlp.inference.model import open_trained

@@ -23,9 +23,9 @@ def listed(run: _RUN) -> None:
     from rich.text import Text
 
     from fednlp.cli.tables import plain_console, show
-    from fednlp.deployment.enrolment import federation_folder
-    from fednlp.deployment.sites import Register
-    from fednlp.deployment.tokens import date_text
+    from fednlp.deployment.identity.enrolment import federation_folder
+    from fednlp.deployment.identity.site_registry import Register
+    from fednlp.deployment.identity.tokens import date_text
     from fednlp.formatting.units import DASH
 
     table = Table(
@@ -49,7 +49,7 @@ def invited(
     days: Annotated[float, typer.Option(help="How long the token is good.")] = 7,
 ) -> None:
     """Invite a site: write its token to a file, and print the command; an earlier token of this site is void."""
-    from fednlp.deployment.enrolment import federation_folder, kind_of, typed_by
+    from fednlp.deployment.identity.enrolment import federation_folder, kind_of, typed_by
 
     folder = federation_folder(run)
     typed = typed_by(folder, name, days)
@@ -64,8 +64,8 @@ def invited(
 @app.command("remove")
 def removed(run: _RUN, name: _NAME) -> None:
     """Remove a site: it is refused from now on, and no other site is touched."""
-    from fednlp.deployment.enrolment import federation_folder
-    from fednlp.deployment.sites import Register
+    from fednlp.deployment.identity.enrolment import federation_folder
+    from fednlp.deployment.identity.site_registry import Register
 
     site = Register(federation_folder(run)).remove(name)
     print(f"{site.name} (client {site.client}) is removed; fednlp sites invite lets it come back")

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from fednlp.deployment.overview import Overview
-    from fednlp.deployment.status import Status
+    from fednlp.deployment.operate.overview import Overview
+    from fednlp.deployment.server.status import Status
 
 _LAST_ROUNDS, _MOST_SITES, _MOST_NAMES = 5, 25, 6
 """That one screen shows."""
@@ -33,7 +33,7 @@ def status(
     from rich.table import Table
 
     from fednlp.cli.tables import plain_console, show
-    from fednlp.deployment.overview import Overview
+    from fednlp.deployment.operate.overview import Overview
 
     found = Overview(run)
     if as_json:
@@ -108,7 +108,7 @@ def _table(*columns: str, numbers: int = 0) -> "Table":
 def _sites(stands: "Status", now: float) -> "Table":
     from rich.text import Text
 
-    from fednlp.deployment.tokens import date_text
+    from fednlp.deployment.identity.tokens import date_text
     from fednlp.formatting.safe_text import clean
     from fednlp.formatting.units import DASH, human_bytes, human_seconds
 

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from fednlp.deployment.links import PeerIdentity
+from fednlp.deployment.session.driver import PeerIdentity
 
 MOST_OF_ONE = 6
 """Lines of one peer in a span at most; a stranger is known by the address without its port."""

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from random import Random
 
-from fednlp.deployment.links import Session, Wake
+from fednlp.deployment.session.driver import Session, Wake
 from fednlp.errors import FednlpError
 
 _MOST_QUEUED = 4
@@ -16,8 +16,8 @@ class MemoryLink:
     """Connects a client and a server, again after each cut.
 
     Args:
-        client: Begins a connection at the client, as :meth:`~fednlp.deployment.client_session.ClientSession.begin`.
-        server: Begins it at the server, as :meth:`~fednlp.deployment.hub.Hub.session`.
+        client: Begins a connection at the client, such as ``ClientSession.begin``.
+        server: Begins it at the server, as :meth:`~fednlp.deployment.session.hub.Hub.session`.
 
     Attributes:
         errors: What sessions raised; each one cut the connection.

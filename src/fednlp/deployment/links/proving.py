@@ -1,9 +1,9 @@
-"""Proofs in gRPC's metadata: who a client is where TLS does not show it (:mod:`fednlp.deployment.proofs`)."""
+"""Proofs in gRPC's metadata: who a client is where TLS does not show it (:mod:`fednlp.deployment.identity.proofs`)."""
 
 from collections.abc import Callable
 from typing import Any
 
-from fednlp.deployment.proofs import Challenges, Proof, proven
+from fednlp.deployment.identity.proofs import Challenges, Proof, proven
 from fednlp.errors import IdentityError, RunError
 
 CHALLENGE = "Challenge"

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
-from fednlp.deployment.links import Session, Wake
-from fednlp.deployment.messages import printable
+from fednlp.deployment.session.driver import Session, Wake
+from fednlp.deployment.session.messages import printable
 from fednlp.formatting.units import human_seconds, plural
 
 GOODBYE = 5.0

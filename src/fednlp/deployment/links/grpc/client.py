@@ -11,8 +11,6 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from fednlp.deployment.frames import MOST_FRAME
-from fednlp.deployment.links import NotAnswered, Session, Wake
 from fednlp.deployment.links.grpc import (
     ENROL,
     KEEPALIVE,
@@ -34,7 +32,9 @@ from fednlp.deployment.links.streams import (
     waker,
 )
 from fednlp.deployment.links.system import reuse_memory
-from fednlp.deployment.probe import PATIENCE
+from fednlp.deployment.session.driver import NotAnswered, Session, Wake
+from fednlp.deployment.session.frames import MOST_FRAME
+from fednlp.deployment.session.probe import PATIENCE
 from fednlp.errors import ProtocolError, RunError
 from fednlp.formatting.units import human_bytes
 

@@ -17,8 +17,8 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from fednlp.deployment.frames import MOST_FROM_SITE
-from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
+from fednlp.deployment.identity.names import host_and_port
+from fednlp.deployment.identity.proofs import Challenges
 from fednlp.deployment.links.grpc import (
     ENROL,
     KEEPALIVE,
@@ -35,10 +35,10 @@ from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
 from fednlp.deployment.links.streams import drive, hush, report_in_lines, waker
 from fednlp.deployment.links.system import allow_many_files, reuse_memory, why_not_listening
-from fednlp.deployment.messages import printable
-from fednlp.deployment.names import host_and_port
-from fednlp.deployment.probe import PATIENCE as PROBING
-from fednlp.deployment.proofs import Challenges
+from fednlp.deployment.session.driver import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
+from fednlp.deployment.session.frames import MOST_FROM_SITE
+from fednlp.deployment.session.messages import printable
+from fednlp.deployment.session.probe import PATIENCE as PROBING
 from fednlp.errors import FednlpError, ProtocolError, RunError
 
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)

@@ -9,7 +9,7 @@ session goes on in the next one.
 
 from cryptography import x509
 
-from fednlp.deployment.certificates import Material, fingerprint
+from fednlp.deployment.identity.certificates import Material, fingerprint
 
 HANDSHAKE = 30.0
 """Seconds that the other end has for the handshake."""

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fednlp.deployment.links import NotThere
+from fednlp.deployment.identity.names import broker_scheme
 from fednlp.deployment.links.mqtt.paho_client import CallbackAPIVersion, Client, MQTTv311
-from fednlp.deployment.messages import printable
-from fednlp.deployment.names import broker_scheme
+from fednlp.deployment.session.driver import NotThere
+from fednlp.deployment.session.messages import printable
 from fednlp.errors import RunError
 
 KEEPALIVE = 30

@@ -5,17 +5,18 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
-from fednlp.deployment.certificates import Material
-from fednlp.deployment.frames import MOST_FRAME
-from fednlp.deployment.links import MOST_ENROLMENT, NotThere, Session, Wake, mqtt
+from fednlp.deployment.identity.certificates import Material
+from fednlp.deployment.links import mqtt
 from fednlp.deployment.links.mqtt import ACCEPTED, ENROL, MOST_STATUS, PRESENCE, PROBE, SESSION, channel_of
 from fednlp.deployment.links.mqtt.broker import Broker
 from fednlp.deployment.links.mqtt.packets import Ordered, new_id, split
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, report_in_lines, waker
 from fednlp.deployment.links.system import reuse_memory
-from fednlp.deployment.messages import printable
-from fednlp.deployment.probe import PATIENCE
+from fednlp.deployment.session.driver import MOST_ENROLMENT, NotThere, Session, Wake
+from fednlp.deployment.session.frames import MOST_FRAME
+from fednlp.deployment.session.messages import printable
+from fednlp.deployment.session.probe import PATIENCE
 from fednlp.errors import FednlpError, ProtocolError, RunError
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
-from fednlp.deployment.certificates import Material, show
+from fednlp.deployment.identity.certificates import Material, show
 from fednlp.deployment.links.mqtt.packets import MOST_PAYLOAD, Kind, Ordered, Packet
 from fednlp.errors import ProtocolError
 

@@ -5,9 +5,8 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable
 
-from fednlp.deployment.certificates import Material
-from fednlp.deployment.frames import MOST_FROM_SITE
-from fednlp.deployment.links import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity, mqtt
+from fednlp.deployment.identity.certificates import Material
+from fednlp.deployment.links import mqtt
 from fednlp.deployment.links.limited_log import limited
 from fednlp.deployment.links.mqtt import (
     ACCEPTED,
@@ -25,7 +24,9 @@ from fednlp.deployment.links.mqtt.packets import WINDOW, Kind, Ordered, Packet, 
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, pause, report_in_lines, waker
 from fednlp.deployment.links.system import reuse_memory
-from fednlp.deployment.probe import PATIENCE as PROBING
+from fednlp.deployment.session.driver import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
+from fednlp.deployment.session.frames import MOST_FROM_SITE
+from fednlp.deployment.session.probe import PATIENCE as PROBING
 from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
 
 _TELL_AGAIN = 1.0

@@ -1,0 +1,1 @@
+"""Identities: certificates, tokens, names, and the register of sites."""

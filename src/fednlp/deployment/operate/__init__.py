@@ -1,0 +1,1 @@
+"""The commands of a federation: serve, join, rehearse, doctor, status and the page."""

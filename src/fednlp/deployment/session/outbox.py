@@ -1,0 +1,180 @@
+"""What a client has answered: replies that the server has not stored yet, and the ids of those that it has."""
+
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+from fednlp.deployment.session.inbox import Replies
+from fednlp.deployment.session.message_types import ObjectRef, Reply
+from fednlp.deployment.session.messages import header, reply_of
+from fednlp.deployment.session.objects import make_folder, ref_of
+from fednlp.disk import sync_again, sync_folder, writing
+from fednlp.errors import ProtocolError
+
+_REMEDY = "then run fednlp join again; no work is lost"
+
+
+class Outbox:
+    """A folder with a folder for each run: a client may have taken part in several.
+
+    Args:
+        folder: Made if missing.
+
+    Raises:
+        RunError: The folder cannot be written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        make_folder(folder, _REMEDY)
+
+    def of(self, run: str) -> "RunOutbox":
+        """Return the part of one run."""
+        return RunOutbox(self.folder / run)
+
+
+class RunOutbox(Replies):
+    """The replies of one run, and the ids of the calls that are done with.
+
+    A reply may be sent before it is on the disk: the server soon has it on its own. A process that is killed meanwhile
+    loses nothing, and a machine that loses its power does the work again, as if the power were lost a moment before.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._held: dict[str, Reply] = {}
+        self._lock, self._there = threading.RLock(), threading.Event()
+        super().__init__(folder)
+        self._log = folder / "done"
+        with writing(folder, _REMEDY):
+            text = self._log.read_text() if self._log.exists() else ""
+            whole = text[: text.rfind("\n") + 1]
+            if whole != text:  # of a crash while a line was written
+                os.truncate(self._log, len(whole))
+        self.done = set(whole.split())
+        with writing(folder, _REMEDY):
+            self._found()
+        for call_id in self.done & self._ids:
+            self.remove(call_id)
+        for path in folder.glob("[0-9]*.*.*.*"):  # of a crash before its reply was written
+            if path.name.rpartition(".")[0] not in self._ids:
+                path.unlink()
+
+    def hold(self, reply: Reply, body: Path | None) -> None:
+        """Take a reply, which may be sent from now on, and which the next process finds.
+
+        It is not on the disk before :meth:`keep`: a loss of power may take it.
+
+        Args:
+            reply: The reply.
+            body: The file of its object, which is moved here.
+
+        Raises:
+            RunError: The disk is full, or cannot be written.
+        """
+        with self._lock:
+            if body is not None:
+                with writing(self.folder, _REMEDY):
+                    shutil.move(body, self.body(reply.id, str(reply.digest)))
+            with writing(self.folder, _REMEDY):
+                self._place(reply.id).write_bytes(header(reply))
+            self._held[reply.id] = reply
+            self._there.clear()
+
+    def settled_within(self, seconds: float) -> None:
+        """Wait until the server has all replies that are held, or wants them no longer, but not for long.
+
+        Args:
+            seconds: Which it takes at most.
+        """
+        self._there.wait(seconds)
+
+    def keep(self, call_id: str) -> None:
+        """Put a reply on the disk that is held, unless the server has it or no longer wants it.
+
+        Raises:
+            RunError: The disk is full, or cannot be written.
+        """
+        with self._lock, writing(self.folder, _REMEDY):
+            reply = self._held.get(call_id)
+            if reply is None:
+                return
+            body = None if reply.digest is None else os.open(self.body(call_id, reply.digest), os.O_RDONLY)
+        if body is not None:
+            try:
+                with writing(self.folder, _REMEDY):
+                    os.fsync(body)  # takes its time: the reply may be sent meanwhile
+            finally:
+                os.close(body)
+        with self._lock:
+            if self._held.get(call_id) is reply:
+                self.commit(reply)
+                self._let_go(call_id)
+
+    def put(self, reply: Reply, body: Path | None) -> None:
+        """Put a reply on the disk; see :meth:`hold`."""
+        self.hold(reply, body)
+        self.keep(reply.id)
+
+    def settle(self, call_id: str) -> None:
+        """Remove a reply that the server has stored, and remember that its call is done with."""
+        with self._lock:
+            if call_id not in self.done:
+                with writing(self.folder, _REMEDY):
+                    with self._log.open("a") as file:
+                        file.write(f"{call_id}\n")
+                        file.flush()
+                        os.fsync(file.fileno())
+                    sync_folder(self.folder)
+                self.done.add(call_id)
+            self.remove(call_id)
+
+    def remove(self, call_id: str) -> None:
+        """Remove a reply and its object, if there is any."""
+        with self._lock:
+            self._let_go(call_id)
+            super().remove(call_id)
+
+    def _let_go(self, call_id: str) -> None:
+        """Hold a reply no longer."""
+        if self._held.pop(call_id, None) is not None:
+            self._place(call_id).unlink(missing_ok=True)
+        if not self._held:
+            self._there.set()
+
+    def _place(self, call_id: str) -> Path:
+        """Return the file of a reply that is held: its last part is no digest."""
+        return self.folder / f"{call_id}.held.json"
+
+    def _found(self) -> None:
+        """Keep what an earlier process held, as far as it is whole: the power may have been lost meanwhile."""
+        for path in self.folder.glob("[0-9]*.held.json"):
+            call_id = path.name.removesuffix(".held.json")
+            try:
+                reply = reply_of(path.read_bytes())
+                body = None if reply.digest is None else self.body(reply.id, reply.digest)
+                whole = body is None or ref_of(body) == ObjectRef(str(reply.digest), reply.size)
+            except (OSError, ProtocolError):
+                whole = False
+            if whole and reply.id == call_id and call_id not in self.done:
+                if body is not None:
+                    with body.open("r+b") as file:
+                        sync_again(file.fileno())
+                self.commit(reply)
+            path.unlink()
+
+    def read(self, call_id: str) -> Reply:
+        """Return a reply that is there.
+
+        Raises:
+            RunError: Its file is damaged.
+        """
+        held = self._held.get(call_id)
+        return super().read(call_id) if held is None else held
+
+    def __contains__(self, call_id: str) -> bool:
+        return call_id in self._held or super().__contains__(call_id)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted({*super().__iter__(), *self._held}))
