@@ -8,7 +8,7 @@ import pytest
 
 from fednlp.errors import RunError
 from fednlp.reproduction.catalogue import shipped
-from fednlp.reproduction.known import known
+from fednlp.reproduction.joining import known, unite
 from fednlp.reproduction.manifest import OF_PARTITIONS, Paper
 from fednlp.reproduction.naming import group_of, groups_of, partition_name
 from fednlp.reproduction.preparation import Preparation
@@ -69,12 +69,25 @@ def test_who_joins_the_pages_makes_no_run_again(paper: Paper) -> None:
         assert {group_of(name) for name in found.runs} <= groups_of(paper, entry)
 
 
+def test_the_pages_joined_alone_are_what_they_were() -> None:
+    """Every figure, claim and run, where nothing was made."""
+    nothing = []
+    for paper in FOUND.papers:
+        entries = [
+            one if not one.runs else one.model_copy(update={"columns": [], "curves": {}, "pictures": []})
+            for one in paper.entries
+        ]
+        nothing.append(paper.model_copy(update={"entries": entries, "libraries": []}))
+    papers = {paper.name: paper for paper in shipped()}
+    assert unite(papers, Results(runs={}, papers=nothing), [FOUND]) == FOUND
+
+
 def test_the_runs_had_the_settings_of_the_experiments_as_they_are(tmp_path: Path) -> None:
     """So no figure is of an experiment that was changed since.
 
     A key that came later changes nothing if :mod:`fednlp.config.identity` knows its default.
     """
-    settings = Preparation(tmp_path, {}).expected(shipped()).settings
+    settings = Preparation(tmp_path, {}).settings(shipped())
     partitions = {
         partition_name(made, seed)
         for paper in shipped()

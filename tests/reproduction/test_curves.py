@@ -17,7 +17,6 @@ from fednlp.reports.plots import against_simulated_seconds, learning_curves
 from fednlp.reports.read import ClientTable, Run
 from fednlp.reports.style import image
 from fednlp.reproduction import Request, reproduce
-from fednlp.reproduction.changed import with_same_settings
 from fednlp.reproduction.curves import charts_of, found_curves
 from fednlp.reproduction.joining import unite
 from fednlp.reproduction.manifest import Paper
@@ -128,84 +127,28 @@ def test_seeds_of_several_folders_are_in_one_picture(points: Points, data: st.Da
     assert figure(united(*parts)).pictures == figure(found(points)).pictures
 
 
-DIGESTS = st.dictionaries(st.sampled_from(SOURCES), st.sampled_from(["00000000", "11111111"]))
-
-
-@given(DIGESTS, DIGESTS, st.sets(st.sampled_from(SOURCES)))
-def test_points_stay_if_their_run_is_finished_and_had_no_other_settings(
-    theirs: dict[tuple[str, int], str], here: dict[tuple[str, int], str], finished: set[tuple[str, int]]
-) -> None:
-    given = found({source: [0.5] for source in SOURCES}, finished, theirs)
-    expected = {NAMES[source]: digest for source, digest in here.items()}
-    kept, _ = with_same_settings(given, {"mine": PAPER}, expected)
-    other = {one for one in theirs.keys() & here.keys() & finished if theirs[one] != here[one]}
-    assert set(figure(kept).curves) == {NAMES[source] for source in finished - other}
-    whole = finished == set(SOURCES) and not other
-    assert bool(figure(kept).pictures) == whole, "a picture that shows others is not kept"
-    left = found({source: [0.5] for source in finished - other})
-    assert figure(united(kept)).pictures == figure(left).pictures, "but it is drawn of the others"
-
-
-def test_points_of_another_kind_of_curve_are_left_out_with_their_pictures() -> None:
-    given = found({("a", 0): [0.5]})
-    for changes in ({"curves": "personal"}, {"curves": "train_loss"}, {"curves": None}):
-        now = paper(**changes)
-        kept, _ = with_same_settings(given, {"mine": now}, {})
-        assert (figure(kept).curves, figure(kept).pictures) == ({}, [])
-        assert figure(united(given, of=now)).curves == {}
-    strange = figure(given).model_copy(update={"curves": {"other/a-seed0": curve_of([0.5])}})
-    assert figure(united(pages_of("mine", [strange], {}))).curves == {}, "no run of this figure"
-
-
 def old(seeds: str, finished: int, **changes: Any) -> Results:
     """Return pages of an earlier version, which have a picture without points."""
     picture = FoundPicture(name="mine-figure1-curves-0", caption=f"Figure 1, here: earlier, {seeds}")
     return found({}, set(SOURCES[:finished]), pictures=[picture], **changes)
 
 
-@pytest.mark.parametrize(
-    ("seeds", "finished", "known", "drawn"),
-    [
-        ("one seed", 9, 2, False),
-        ("one seed", 9, 3, True),
-        ("mean and standard deviation over 2 seeds", 9, 5, False),
-        ("mean and standard deviation over 2 seeds", 9, 6, True),
-        ("mean and standard deviation over 1 to 3 seeds", 9, 5, False),
-        ("mean and standard deviation over 1 to 3 seeds", 9, 6, True),
-        ("mean and standard deviation over 3 seeds", 9, 0, False),
-        ("mean and standard deviation over 999 seeds", 4, 4, True),
-        ("nothing said of seeds", 9, 8, False),
-        ("nothing said of seeds", 9, 9, True),
-    ],
-)
-def test_an_old_picture_is_kept_until_as_many_runs_have_points(
-    seeds: str, finished: int, known: int, drawn: bool
-) -> None:
-    """Of three methods; the caption says of how many seeds it is."""
-    by_seed = sorted(SOURCES, key=lambda source: source[1])
-    own = found({source: [0.5, 0.6] for source in by_seed[:known]})
-    pages = old(seeds, finished)
+@pytest.mark.parametrize("known", [0, 5, 9])
+def test_an_old_picture_is_kept_until_all_finished_runs_have_points(known: int) -> None:
+    own, pages = found({source: [0.5, 0.6] for source in SOURCES[:known]}), old("3 seeds", 9)
     union = united(own, pages)
     (picture,) = figure(union).pictures
-    assert (picture.curves > 0) == drawn
-    assert drawn or picture == figure(pages).pictures[0]
+    assert (picture.curves > 0) == (known == 9)
+    assert known == 9 or picture == figure(pages).pictures[0]
     assert len(figure(union).curves) == known, "the points are kept for the next one"
     assert united(own, pages, union) == united(union, pages) == union
     assert read_again(union) == union
 
 
-def test_other_pictures_are_those_of_the_one_with_the_most_finished_runs() -> None:
-    """Whoever has the curves."""
-    now = paper(pictures=["update_norms"])
-    norms = [FoundPicture(name="mine-figure1-update-norms", caption=caption) for caption in ("few", "many")]
-    few, many = (
-        found({}, set(SOURCES[:count]), pictures=[one], of=now)
-        for count, one in zip((2, 5), norms, strict=True)
-    )
-    own = found({source: [0.5] for source in SOURCES}, of=now)
-    for every in ((own, few, many), (few, own, many), (many, few, own)):
-        shown = figure(united(*every, of=now)).pictures
-        assert shown == [*figure(own).pictures, norms[1]]
+def test_points_of_another_kind_of_curve_are_left_out() -> None:
+    given = found({("a", 0): [0.5]})
+    for changes in ({"curves": "personal"}, {"curves": "train_loss"}, {"curves": None}):
+        assert figure(united(given, of=paper(**changes))).curves == {}
 
 
 def read_again(results: Results) -> Results:
@@ -329,14 +272,6 @@ def test_curves_of_any_allowed_size_are_drawn() -> None:
         assert picture.caption.isprintable()
 
 
-def test_a_seed_with_other_rounds_does_not_hide_the_own_picture() -> None:
-    """Seeds without a round in common have no mean."""
-    own, theirs = found({("a", 0): [0.5]}), found({("a", 1): [0.5]})
-    strange = figure(theirs).model_copy(update={"curves": {NAMES["a", 1]: curve_of([0.5], rounds=[7])}})
-    union = united(own, theirs.model_copy(update={"papers": pages_of("mine", [strange], {}).papers}))
-    assert figure(union).pictures == figure(own).pictures
-
-
 # ------------------------------------------------------------------------------------------- stored points
 
 PLAIN: dict[str, Any] = {
@@ -396,15 +331,6 @@ def test_a_picture_is_of_a_number_of_curves(curves: Any, tmp_path: Path) -> None
     (tmp_path / "results.json").write_text(json.dumps(given))
     with pytest.raises(DamagedError, match=r"pictures\.0\.curves: input should be"):
         read_results(tmp_path)
-
-
-def test_a_picture_that_claims_more_curves_than_runs_counts_by_its_runs() -> None:
-    own = found({source: [0.5] for source in SOURCES[:4]})
-    claimed = figure(old("one seed", 2)).pictures[0].model_copy(update={"curves": 2**53})
-    theirs = old("one seed", 2)
-    table = figure(theirs).model_copy(update={"pictures": [claimed]})
-    theirs = theirs.model_copy(update={"papers": pages_of("mine", [table], {}).papers})
-    assert figure(united(own, theirs)).pictures == figure(own).pictures
 
 
 def test_pages_of_an_earlier_version_are_read() -> None:

@@ -1,7 +1,6 @@
 """Several reproductions joined are one: laws of the union, and real folders that share the runs of tiny experiments."""
 
 import itertools
-import json
 import shutil
 import sys
 from collections.abc import Callable, Mapping
@@ -15,20 +14,16 @@ from hypothesis import strategies as st
 
 from fednlp import config
 from fednlp.cli import main
-from fednlp.errors import ConfigError, DamagedError
+from fednlp.errors import ConfigError
 from fednlp.reproduction import Request, reproduce
-from fednlp.reproduction.elsewhere import Joined, reason_elsewhere
 from fednlp.reproduction.finding import found_column, state_of, verdict
-from fednlp.reproduction.jobs import Job, Work
-from fednlp.reproduction.joining import unite
-from fednlp.reproduction.known import known
+from fednlp.reproduction.jobs import Job
+from fednlp.reproduction.joining import known, unite
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import run_name
-from fednlp.reproduction.parts import FoundClaim, FoundPicture, FoundRun
-from fednlp.reproduction.preparation import Preparation
+from fednlp.reproduction.parts import FoundClaim, FoundRun
+from fednlp.reproduction.preparation import Preparation, settings_digest
 from fednlp.reproduction.results import Finding, Results
-from fednlp.reproduction.stored_pages import read_results, with_pictures
-from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
 
 from .made_up import pages_of, table_of
@@ -162,14 +157,6 @@ def test_what_is_joined_again_changes_nothing(
     assert united(fresh, whole) == united(fresh, whole, *others, here) == whole
 
 
-@given(EVERYONE)
-def test_a_union_of_unions_is_that_of_all(everyone: list[tuple[Found, frozenset[tuple[str, int]]]]) -> None:
-    every = all_of(everyone)
-    for cut in range(1, len(every)):
-        assert united(united(*every[:cut]), *every[cut:]) == united(*every)
-        assert united(*every[:cut], united(*every[cut:])) == united(*every)
-
-
 @given(FIGURES, st.lists(st.integers(0, 2), min_size=len(SOURCES), max_size=len(SOURCES)))
 def test_parts_joined_in_any_order_are_the_whole(found: Found, owners: list[int]) -> None:
     parts = [
@@ -236,35 +223,25 @@ def test_a_run_without_a_cell_is_known() -> None:
     assert known(of, of.entries[0], [theirs]) == set(NAMES) - {name_of("c", 2)}
 
 
-def test_figures_stay_where_a_table_gets_a_column() -> None:
-    """The table is made in part until its runs are made again, also where these pages are joined in their turn."""
-    theirs = results(dict.fromkeys(SOURCES, 1.0), "")
-    wider = paper(columns=[{"name": "here", "against": ["paper"]}, {"name": "sent", "measure": "sent"}])
-    union = unite({wider.name: wider}, results({}, "the time was over", of=wider), [theirs])
-    (table,) = union.papers[0].entries
-    old, new = table.columns
-    assert old == theirs.papers[0].entries[0].columns[0]
-    assert (new.figures, table.state, table.lacks) == ({}, "in part", NAMES)
-    again = unite({wider.name: wider}, results({}, "the time was over", of=wider), [union])
-    assert again == union
-    assert known(wider, wider.entries[0], [union]) == frozenset()
-
-
 def test_of_each_seed_the_first_counts_who_reached_a_target_or_did_not() -> None:
     def never(of: Results, seed: int) -> Results:
         (pages,) = of.papers
         (column,) = pages.entries[0].columns
-        late = column.model_copy(update={"unreached": {"A": [seed]}})
+        figures = {
+            name: {one: value for one, value in values.items() if (name, one) != ("A", seed)}
+            for name, values in column.figures.items()
+        }
+        late = column.model_copy(update={"figures": figures, "unreached": {"A": [seed]}})
         table = pages.entries[0].model_copy(update={"columns": [late]})
         return of.model_copy(update={"papers": [pages.model_copy(update={"entries": [table]})]})
 
     figures = dict.fromkeys(SOURCES, 1.0)
-    here, theirs = never(part(figures, ("a", 0)), 2), never(part(figures, ("a", 1)), 0)
+    here, theirs = (never(part(figures, ("a", own), ("a", late)), late) for own, late in ((0, 2), (1, 0)))
     (column,) = joint(here, theirs).columns
     assert column.figures == {"A": {0: 1.0, 1: 1.0}}
     assert column.unreached == {"A": [2]}
     assert united(united(here, theirs), theirs) == united(here, theirs)
-    (late,) = joint(never(part(figures, ("b", 0)), 0), part(figures, ("a", 0), ("a", 1))).columns
+    (late,) = joint(never(part(figures, ("a", 0)), 0), part(figures, ("a", 0), ("a", 1))).columns
     assert (late.figures["A"], late.unreached) == ({1: 1.0}, {"A": [0]})
     negative = never(part(figures, ("a", 0)), -1)
     assert Results.model_validate_json(negative.to_json()) == negative
@@ -410,10 +387,7 @@ def test_two_machines_share_the_seeds_of_a_table(manifest: Path, here: Path) -> 
     said = Said()
     reproduce(Request([str(manifest)], ["table1"], join=[first]), 3600, second, said)
     assert runs_in(second) == {"quick/fedavg-seed1", "quick/fedopt-seed1"}
-    assert (
-        said.lines[0]
-        == "2 of the 4 runs that are not done here are known from 1 joined folder, and are not made"
-    )
+    assert said.lines[0] == "2 of the 4 runs that are not done here are known, and not made"
     reproduce(Request([str(manifest)], ["table1"]), 3600, whole)
     found, expected = made(second, "table1"), made(whole, "table1")
     assert found == expected
@@ -443,7 +417,7 @@ def test_two_machines_share_the_seeds_of_a_table(manifest: Path, here: Path) -> 
     assert (last / "page/results.json").read_text() == texts, "they join each other"
     again = Said()
     reproduce(Request([str(manifest)], ["table1"], join=[last]), 0, whole, again)
-    assert not any("are known from" in line for line in again.lines), "nothing is left to be known"
+    assert not any("are known" in line for line in again.lines), "nothing is left to be known"
 
 
 def test_runs_that_begin_with_a_model_are_known_without_it(manifest: Path, here: Path) -> None:
@@ -471,27 +445,6 @@ def test_data_that_lie_elsewhere_are_not_missed(manifest: Path, here: Path) -> N
     (first / name).unlink()
     reproduce(Request([str(manifest)]), 0, second)
     assert made(second, "figure2").pictures == [], "a page shows no picture that is not there"
-
-
-def test_joined_pages_are_remembered_and_missed(manifest: Path, here: Path) -> None:
-    first, second, said = here / "first", here / "second", Said()
-    reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, first)
-    reproduce(Request([str(manifest)], join=[Path("first")]), 0, second)
-    reproduce(Request([str(manifest)], join=[first / "page"]), 0, second, said)
-    assert json.loads((second / "reproduction.json").read_text())["join"] == [str(first / "page")]
-    assert made(second, "table1").columns == made(first, "table1").columns
-    assert made(second, "table1").state == "in part", "two seeds are wanted here"
-    written = {path.name: path.read_text() for path in (second / "page").glob("*.md")}
-    assert markdown_pages(Results.model_validate_json((second / "page/results.json").read_text())) == written
-    first.rename(here / "moved")
-    reproduce(Request([str(manifest)]), 0, second, said)
-    assert said.lines[-1] == (
-        f"{first / 'page'} has no results.json any more, so what it had is left out: give its new place with "
-        f"--join DIR, and remove the old one from {second / 'reproduction.json'}"
-    )
-    assert made(second, "table1").state == "not made"
-    reproduce(Request([str(manifest)], join=[here / "moved"]), 0, second)
-    assert finished_in(second, "table1") == 2
 
 
 def test_what_a_run_that_is_left_needs_is_left_too(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -564,224 +517,6 @@ def test_runs_that_cannot_be_made_here_are_counted(here: Path) -> None:
     ]
 
 
-def test_the_reason_is_that_of_the_one_who_was_to_make_it() -> None:
-    def joined(reason: str, runs: int) -> Joined:
-        (given,) = results({}, reason).papers
-        there = given.entries[0].model_copy(update={"runs": NAMES[:runs]})
-        return Joined(Results(runs={}, papers=[given.model_copy(update={"entries": [there]})]), {})
-
-    every = len(NAMES)
-    job = Job("runs/x", "x", 0, 1.0, Path("runs/x"), SETTINGS)
-    work = Work(PAPER, PAPER.entries[0], {"r": [job]})
-    assert reason_elsewhere(work, [joined("stopped", every)]) == "stopped"
-    assert reason_elsewhere(work, [joined("needs data", 0)]) == "", "here it can be made"
-    assert reason_elsewhere(work, [joined("stopped", every), joined("stopped later", every)]) == ""
-    assert reason_elsewhere(work, [joined("stopped", every), joined("stopped", every)]) == "stopped", (
-        "the same once more"
-    )
-    assert reason_elsewhere(work, []) == ""
-    assert reason_elsewhere(work, [joined("stopped", every - SEEDS)]) == "", "without the runs of a method"
-    some = Joined(part(dict.fromkeys(SOURCES, 1.0), ("a", 0)), {})
-    assert reason_elsewhere(work, [some]) == "the time was over"
-    wider = paper(columns=[{"name": "here"}, {"name": "sent", "measure": "sent"}], claims=[])
-    more = Work(wider, wider.entries[0], {"r": [job]})
-    assert reason_elsewhere(more, [some]) == "", "more is left here, since the table has got a column"
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda text: text[:-9], "is damaged (.*EOF"),
-        (lambda text: "[]", "is damaged"),
-        (lambda text: text.replace("{", '{"two\\nlines": 1, ', 1), r"is damaged \(two lines: extra"),
-        (lambda text: text.replace('"runs": [', '"runs": [4, ', 1), r"entries\.0\.runs\.0: input should be"),
-        (lambda text: text.replace('"runs": [', f'"runs": ["{"x" * 9999}", ', 1), "at most 5000 characters"),
-        (lambda text: text.replace('"seconds": 1.0', '"seconds": -1.0', 1), "greater than or equal to 0"),
-        (lambda text: text.replace('"seconds": 1.0', '"seconds": NaN', 1), "finite number"),
-        (lambda text: text.replace('"seconds": 1.0', '"seconds": 1e13', 1), "less than or equal to"),
-        (lambda text: text.replace('"cpu_seconds": 2.0', '"cpu_seconds": 1e400', 1), "finite number"),
-        (lambda text: text.replace('"cores": 2', f'"cores": {2**60}', 1), "less than or equal to"),
-        (
-            lambda text: text.replace('"finished": true', '"finished": "perhaps"', 1),
-            "finished: input should be",
-        ),
-        (lambda text: text.replace('"runs"', '"ran"', 1), r"runs: field required\): write it again"),
-        (lambda text: text.replace('"seed', '"\\ud800seed', 1) + "[" * 5000, "is damaged"),
-        (lambda text: text.replace('{"0": ', '{"0": NaN, "7": ', 1), "finite number"),
-        (lambda text: text.replace('{"0": ', '{"0": 1e300, "7": ', 1), "less than or equal to"),
-        (lambda text: text.replace('{"0": ', f'{{"{"9" * 5000}": ', 1), "9…: unable to parse"),
-        (lambda text: text.replace('"A": {"0": ', f'"{"A" * 9999}": {{"x": ', 1), "A…: input should be"),
-        (
-            lambda text: text.replace("mine-table1-curves-0", "../../secret"),
-            "pictures.0.name: string should",
-        ),
-        (lambda text: text.replace("mine-table1-curves-0", "/etc/passwd"), "pictures.0.name: string should"),
-        (lambda text: text.replace('"name": "mine"', '"name": "../mine"'), "name: string should match"),
-        (lambda text: text + " " * (17 << 20), "it has more than 16 MiB"),
-    ],
-)
-def test_a_hostile_file_is_an_error_for_people(
-    change: Callable[[str], str], message: str, page: Path, here: Path, manifest: Path
-) -> None:
-    (here / "first").mkdir()
-    text = page.read_text()
-    changed = change(text)
-    assert changed != text
-    (here / "first/results.json").write_text(changed)
-    with pytest.raises(DamagedError, match=message.replace("(.*", r"\(.*")) as error:
-        reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
-    assert len(str(error.value).splitlines()) == 1
-    assert len(str(error.value)) < 500
-    assert not (here / "out/page").exists()
-    assert not json.loads((here / "out/reproduction.json").read_text()).get("join"), "it is not remembered"
-
-
-@pytest.fixture
-def page(here: Path) -> Path:
-    """The ``results.json`` of the manifest's table, with a picture; it does not say what its cells are of."""
-    found = results({("a", 0): 1.0}, "the time was over")
-    (one,) = found.papers
-    (entry,) = one.entries
-    picture = FoundPicture(name="mine-table1-curves-0", caption="a curve")
-    name = "quick.toml/fedavg-seed0"
-    columns = [column.model_copy(update={"cells": {}}) for column in entry.columns]
-    entry = entry.model_copy(update={"runs": [name], "pictures": [picture], "columns": columns})
-    path = here / "results.json"
-    paper = one.model_copy(update={"entries": [entry]})
-    path.write_text(Results(runs={name: next(iter(found.runs.values()))}, papers=[paper]).to_json())
-    return path
-
-
-def test_only_pictures_are_copied(page: Path, here: Path, manifest: Path) -> None:
-    """Not what a link points to, nor a pipe, nor what is no PNG."""
-    (here / "first/figures").mkdir(parents=True)
-    secret, stands = here / "secret", here / "first/figures/mine-table1-curves-0.png"
-    secret.write_text("a password")
-    stands.symlink_to(secret)
-    (here / "first/results.json").write_text(page.read_text())
-    out = here / "out"
-    reproduce(Request([str(manifest)], join=[here / "first"]), 0, out)
-    assert made(out, "table1").pictures == []
-    assert not list((out / "page/figures").iterdir())
-
-
-def test_a_picture_outside_the_folder_is_not_copied(page: Path, here: Path, manifest: Path) -> None:
-    """A link in a folder from somebody else could name a private picture."""
-    (here / "first/figures").mkdir(parents=True)
-    private, stands = here / "private.png", here / "first/figures/mine-table1-curves-0.png"
-    private.write_bytes(b"\x89PNG\r\n\x1a\nprivate")
-    stands.symlink_to(private)
-    (here / "first/results.json").write_text(page.read_text())
-    out = here / "out"
-    reproduce(Request([str(manifest)], join=[here / "first"]), 0, out)
-    assert made(out, "table1").pictures == []
-    stands.unlink()
-    private.rename(stands)
-    reproduce(Request([str(manifest)]), 0, out)
-    assert [one.name for one in made(out, "table1").pictures] == ["mine-table1-curves-0"]
-
-
-@pytest.mark.parametrize("name", ["mine-figure1", "mine-table1-average"])
-def test_a_picture_takes_no_name_of_another_table(name: str, page: Path, here: Path, manifest: Path) -> None:
-    """Its file would be shown in that table in place of the one that was drawn here."""
-    (here / "first/figures").mkdir(parents=True)
-    (here / "first/results.json").write_text(page.read_text().replace("mine-table1-", f"{name}-"))
-    (here / f"first/figures/{name}-curves-0.png").write_bytes(b"\x89PNG\r\n\x1a\nanother")
-    reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
-    assert made(here / "out", "table1").pictures == []
-    assert not list((here / "out/page/figures").iterdir())
-
-
-def test_pictures_of_a_folder_are_bounded_together(page: Path, here: Path, manifest: Path) -> None:
-    """They are held in memory until the pages are written."""
-    (here / "first/figures").mkdir(parents=True)
-    text = json.loads(page.read_text())
-    (entry,) = text["papers"][0]["entries"]
-    names = [f"mine-table1-curves-{number}" for number in range(20)]
-    entry["pictures"] = [{"name": name, "caption": ""} for name in names]
-    (here / "first/results.json").write_text(json.dumps(text))
-    for name in names:
-        with (here / f"first/figures/{name}.png").open("wb") as file:
-            file.write(b"\x89PNG\r\n\x1a\n")
-            file.truncate(8 << 20)
-    results, pictures = with_pictures(read_results(here / "first"), here / "first")
-    assert len(pictures) == 16
-    assert [one.name for one in results.papers[0].entries[0].pictures] == list(pictures)
-
-
-def test_a_folder_that_was_moved_behind_a_link_is_joined_once(page: Path, here: Path, manifest: Path) -> None:
-    (here / "first").mkdir()
-    page.rename(here / "first/results.json")
-    reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
-    seconds = seconds_of(here / "out", "table1")
-    assert seconds > 0
-    (here / "first").rename(here / "disk")
-    (here / "first").symlink_to(here / "disk")
-    for join in ([], [here / "first"], [here / "disk"]):
-        reproduce(Request([str(manifest)], join=join), 0, here / "out")
-        assert seconds_of(here / "out", "table1") == seconds
-
-
-def test_a_folder_that_took_the_place_of_a_joined_one_is_not_joined_with_itself(
-    page: Path, here: Path, manifest: Path
-) -> None:
-    """Its figures would be its own for ever, and its time would grow with each call."""
-    first, second, said = here / "first", here / "second", Said()
-    (first / "page").mkdir(parents=True)
-    page.rename(first / "page/results.json")
-    reproduce(Request([str(manifest)], join=[first]), 0, second)
-    seconds = seconds_of(second, "table1")
-    first.rename(here / "old")
-    second.rename(first)
-    reproduce(Request([str(manifest)]), 0, first, said)
-    assert said.lines[0].startswith(f"{first / 'page'} is the folder of this reproduction now")
-    assert seconds_of(first, "table1") == 0
-    for _ in range(2):
-        reproduce(Request([str(manifest)], join=[here / "old"]), 0, first)
-        assert seconds_of(first, "table1") == seconds
-
-
-def test_another_paper_of_the_same_name_is_left_out(page: Path, here: Path, manifest: Path) -> None:
-    """Two people may give their manifests one name; a new title alone makes no other paper."""
-    (here / "first").mkdir()
-    given = Results.model_validate_json(page.read_text())
-    (one,) = given.papers
-    other, said = one.model_copy(update={"title": "another", "source": "others"}), Said()
-    for named, joined in ((one, 1), (other, 0), (one, 1)):
-        more = other.model_copy(update={"name": "more"})
-        text = Results(runs=given.runs, papers=[named, more]).to_json()
-        (here / "first/results.json").write_text(text)
-        reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out", said)
-        assert len(made(here / "out", "table1").columns[0].figures) == joined
-        assert read(here / "out").ran(*read(here / "out").papers).seconds == joined
-        assert any("mine has neither the title nor the source" in line for line in said.lines) != joined
-        said.lines.clear()
-
-
-def test_a_joined_folder_that_was_damaged_later_says_what_to_do(
-    page: Path, here: Path, manifest: Path
-) -> None:
-    (here / "first").mkdir()
-    (here / "first/results.json").write_text(page.read_text())
-    reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
-    (here / "first/results.json").write_text("{")
-    with pytest.raises(DamagedError) as error:
-        reproduce(Request([str(manifest)]), 0, here / "out")
-    assert str(error.value).startswith(f"{here / 'first/results.json'} is damaged (invalid JSON: EOF")
-    assert str(error.value).endswith(f"or leave it out of --join and of {here / 'out/reproduction.json'}")
-
-
-def test_a_reader_sees_the_old_results_or_the_new_ones(page: Path, here: Path, manifest: Path) -> None:
-    reproduce(Request([str(manifest)]), 0, here / "out")
-    written = here / "out/page/results.json"
-    (here / "held").hardlink_to(written)
-    before = written.read_text()
-    (here / "first").mkdir()
-    page.rename(here / "first/results.json")
-    reproduce(Request([str(manifest)], join=[here / "first"]), 0, here / "out")
-    assert (here / "held").read_text() == before != written.read_text()
-
-
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"])), min_size=1, max_size=3))
 def test_results_are_read_as_they_were_written(libraries: list[str]) -> None:
     """Also the characters that end a line without being a line feed."""
@@ -803,13 +538,12 @@ def test_results_are_read_as_they_were_written(libraries: list[str]) -> None:
 def test_mistakes_are_one_line(
     words: list[str],
     message: str,
-    page: Path,
     here: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (here / "out/page").mkdir(parents=True)
-    page.rename(here / "out/page/results.json")
+    (here / "out/page/results.json").write_text(results({}, "").to_json())
     monkeypatch.setattr(sys, "argv", ["fednlp", "reproduce", "000", "--out", "out", *words])
     with pytest.raises(SystemExit) as end:
         main()
@@ -823,3 +557,82 @@ def test_python_has_the_same_check(here: Path) -> None:
     with pytest.raises(ConfigError, match="--join nowhere: there is no"):
         reproduce(Request(["000"], join=[Path("nowhere")]), 0, here / "out")
     assert not list(here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("setting", "counts"),
+    [
+        ("client.learning_rate=0.5", True),
+        ("num_rounds=3", True),
+        ("seed=7", True),
+        ("partition.alpha=0.25", True),
+        ("evaluation.every=7", True),
+        ("runtime.workers=3", False),
+        ("runtime.threads=3", False),
+        ('data.path="/elsewhere/data"', False),
+        ('name="other"', False),
+    ],
+)
+def test_what_decides_a_result_counts(setting: str, counts: bool) -> None:
+    digests = [
+        settings_digest(config.load("small", settings).resolved())
+        for settings in (['data.path="/some/data"'], ['data.path="/some/data"', setting])
+    ]
+    assert (digests[0] != digests[1]) == counts
+
+
+def test_the_place_of_a_model_does_not_count_but_what_it_was_trained_with() -> None:
+    one, two, three = (
+        config.load("small", [f'model.name_or_path="{place}"']).resolved()
+        for place in ("/here/model", "/there/model", "/there/other")
+    )
+    assert settings_digest(one) == settings_digest(two) != settings_digest(three)
+    assert settings_digest(one, "00000000") != settings_digest(one, "11111111")
+
+
+def test_a_changed_experiment_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, document: Callable[..., dict[str, Any]]
+) -> None:
+    """Also runs that begin with the model of a changed one; those whose settings are the same are not made."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, **changes: Any) -> None:
+        changes = {"num_rounds": 1, "variants": {"x": {}, "y": {"client": {"learning_rate": 0.2}}}} | changes
+        Path(f"{name}.toml").write_text(tomli_w.dumps(document({"name": name, **changes})))
+
+    write("first")
+    write("later")
+    runs = {
+        "first": {"experiment": "first.toml", "methods": ["x", "y"], "minutes": 0.1},
+        "later": {"experiment": "later.toml", "methods": ["x"], "model_of": "first", "minutes": 0.1},
+    }
+    rows = [{"name": "X", "method": "x"}]
+    tables = [
+        {"id": f"of-{key}", "title": key, "shows": "things", "runs": [key], "rows": rows}
+        | {"columns": [{"name": "here"}]}
+        for key in runs
+    ]
+    made = {"name": "mine", "title": "t", "source": "somebody", "runs": runs, "entry": tables}
+    Path("mine.toml").write_text(tomli_w.dumps(made))
+    ask = Request(["mine.toml"], join=[Path("old")])
+    reproduce(Request(["mine.toml"]), 3600, Path("old"))
+    said = Said()
+    reproduce(ask, 3600, Path("same"), said)
+    assert not any("other settings" in line for line in said.lines)
+    assert not Path("same/runs").exists()
+
+    write(
+        "first", variants={"x": {"client": {"learning_rate": 0.3}}, "y": {"client": {"learning_rate": 0.2}}}
+    )
+    reproduce(Request(["mine.toml"]), 3600, Path("alone"))
+    reproduce(ask, 3600, Path("new"), said)
+    (line,) = [line for line in said.lines if "other settings" in line]
+    assert line.startswith(f"{Path('old/page').resolve()}: 2 runs had other settings than here")
+    assert {path.parent.name + "/" + path.name for path in Path("new/runs").glob("*/*")} == {
+        "first/x-seed0",
+        "later/x-seed0",
+    }
+    new, alone = (
+        Results.model_validate_json(Path(out, "page/results.json").read_text()) for out in ("new", "alone")
+    )
+    assert [paper.entries for paper in new.papers] == [paper.entries for paper in alone.papers]

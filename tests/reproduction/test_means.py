@@ -16,8 +16,7 @@ from fednlp.errors import ConfigError
 from fednlp.reproduction import Request, reproduce
 from fednlp.reproduction.catalogue import read_paper
 from fednlp.reproduction.finding import found_column
-from fednlp.reproduction.joining import unite
-from fednlp.reproduction.known import known
+from fednlp.reproduction.joining import known, unite
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of, run_name
 from fednlp.reproduction.parts import FoundRun

@@ -11,11 +11,10 @@ import pytest
 from fednlp.config import Experiment
 from fednlp.partition.plot_data import overview_of_counts
 from fednlp.reports.read import ClientTable, Run
-from fednlp.reproduction.backed import with_backed_figures
 from fednlp.reproduction.finding import Evidence, found_column
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work
-from fednlp.reproduction.known import known
+from fednlp.reproduction.joining import known, unite
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.measures import cells, errors, unreached
 from fednlp.reproduction.naming import cells_of, digest, group_of_cell, name_of, partition_name
@@ -188,10 +187,10 @@ def test_the_clients_mean_in_the_row_of_an_engine_does_not_survive() -> None:
         for column, cells in zip(entry.columns, before, strict=True)
     ]
     given = pages_of("mine", [table_of(entry, [name], columns)], {name: FoundRun(finished=True, seconds=1.0)})
-    kept, tables = with_backed_figures(given, {"mine": paper})
-    assert tables == ["mine table1"]
+    here = pages_of("mine", [table_of(entry, [name], [])], {})
+    kept = unite({"mine": paper}, here, [given])
     assert [set(one.figures) for one in kept.papers[0].entries[0].columns] == [{"clients"}, set(rows)]
-    assert known(paper, entry, [kept]) == frozenset(), "the run is made again"
+    assert known(paper, entry, [given]) == frozenset(), "the run is made again"
 
 
 @pytest.mark.parametrize(

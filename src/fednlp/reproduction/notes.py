@@ -24,6 +24,9 @@ def notes_of(results: Results, entry: Finding) -> Iterator[str]:
     computed = f"; CPU time {human_seconds(ran.cpu_seconds)}" if ran.cpu_seconds else ""
     measured = f"{human_seconds(ran.seconds)} (measured{computed})"
     yield f"{of}{plural(len(entry.runs), what)} done in {measured}{seeds}{mixed}."
+    if len(ran.machines) > 1:
+        counts = (f"{machine_name(*of)} ({plural(count, 'run')})" for of, count in ran.machines.items())
+        yield f"Computed on: {'; '.join(counts)}."
     yield from map(_used, entry.data)
     unknown = sum(not results.runs[name].data for name in results.finished(entry))
     if unknown:
@@ -40,6 +43,11 @@ def notes_of(results: Results, entry: Finding) -> Iterator[str]:
             yield f"{column.name}: one standard error on the test examples is at most {column.error:.1f} points."
     if entry.reason:
         yield f"Not finished: {entry.reason.replace('`', '')}."
+
+
+def machine_name(processor: str, cores: int) -> str:
+    """Return a processor and its cores in words."""
+    return f"{processor}, {plural(cores, 'core')}"
 
 
 def _used(data: FoundData) -> str:

@@ -15,7 +15,7 @@ from fednlp.reports.document import (
     heading_anchor,
 )
 from fednlp.reproduction import claims
-from fednlp.reproduction.notes import notes_of, seed_counts, seeds_left_out, seeds_of
+from fednlp.reproduction.notes import machine_name, notes_of, seed_counts, seeds_left_out, seeds_of
 from fednlp.reproduction.parts import FoundColumn
 from fednlp.reproduction.results import Finding, PaperResults, Ran, Results
 from fednlp.reproduction.shown import published, text_of
@@ -95,7 +95,7 @@ def _overview(results: Results) -> Document:
             "Claims", [claims.standings(results)] if any(entry.claims for entry in entries) else []
         ),
         ReportSection("Claims that disagree", [against] if against.rows else []),
-        ReportSection("Machines", [Text(f"{_named(*machine)}.") for machine in ran.machines]),
+        ReportSection("Machines", [Text(f"{machine_name(*machine)}.") for machine in ran.machines]),
         ReportSection("How to read the pages", [KeyValues(_READING)]),
     ]
     return _document(_TITLE, _LEAD, _tiles(entries, ran.seconds), sections)
@@ -194,12 +194,8 @@ def _unfinished(missing: Sequence[Finding]) -> Grid:
 
 
 def _machines(ran: Ran, paper: PaperResults) -> list[tuple[str, str]]:
-    machines = [(_named(*machine), plural(count, "run")) for machine, count in ran.machines.items()]
+    machines = [(machine_name(*machine), plural(count, "run")) for machine, count in ran.machines.items()]
     return [*machines, *(("libraries", text) for text in paper.libraries)]
-
-
-def _named(processor: str, cores: int) -> str:
-    return f"{processor}, {plural(cores, 'core')}"
 
 
 def _blocks(results: Results, entry: Finding, drawn: Mapping[str, Picture]) -> Iterator[Block]:

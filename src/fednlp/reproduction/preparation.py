@@ -10,12 +10,11 @@ from typing import Any
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.config.tables import flatten
 from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
-from fednlp.reproduction.changed import Expected, settings_digest
 from fednlp.reproduction.jobs import REMEDY, Job, Work, one_line
-from fednlp.reproduction.known import known
+from fednlp.reproduction.joining import known
 from fednlp.reproduction.manifest import Entry, Paper, Partitioned, Runs
-from fednlp.reproduction.moved import follow
 from fednlp.reproduction.naming import (
     digest,
     folder_name,
@@ -30,7 +29,9 @@ from fednlp.reproduction.needs import PARTITION_SECONDS, data_of_parts, needed_d
 from fednlp.reproduction.results import Results
 from fednlp.simulation.compare import Planned, plan
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.same_data import SameData, files_of
+from fednlp.simulation.same_data import SameData
+
+_PLACES = ("data.path", "data.test_path", "data.validation_path")
 
 
 class Preparation:
@@ -54,21 +55,13 @@ class Preparation:
         self._planned: dict[tuple[str, str], list[Job]] = {}
         self._same_data = SameData()
 
-    def expected(self, papers: Iterable[Paper]) -> Expected:
-        """Return what all runs of papers have here, also those whose data are missing."""
+    def settings(self, papers: Iterable[Paper]) -> dict[str, str]:
+        """Return digests of the settings of all runs of papers by name, also of those whose data are missing."""
         jobs: list[Job] = []
-        for paper in papers:
-            for one in (made for entry in paper.entries for made in entry.partitions.values()):
-                with suppress(FednlpError):  # what is wrong is said where it is to be made
-                    jobs += [self._partition(one, seed) for seed in range(one.seeds)]
-            for key in paper.runs:
-                with suppress(FednlpError):  # likewise
-                    jobs += self._every_seed(paper, key)
-        return Expected(
-            {job.label: job.settings for job in jobs if isinstance(job.work, Planned)},
-            {job.label: files_of(_experiment(job)) for job in jobs},
-            self._same_data,
-        )
+        for paper, key in ((of, key) for of in papers for key in of.runs):
+            with suppress(FednlpError):  # what is wrong is said where it is to be made
+                jobs += self._every_seed(paper, key)
+        return {job.label: job.settings for job in jobs}
 
     def prepare(self, paper: Paper, entry: Entry, joined: Sequence[Results] = ()) -> Work:
         """Return the jobs of a table or figure whose data are there, and why others are not among them.
@@ -155,7 +148,7 @@ class Preparation:
         """
         try:
             if runs.model_of:
-                follow(planned, self._out)
+                _follow(planned, self._out)
             planned.require_same_settings()
         except (DamagedError, ConfigError) as error:
             return one_line(error)
@@ -184,8 +177,45 @@ class Preparation:
         return Job(name, partition_name(made, seed), seed, PARTITION_SECONDS, folder, settings)
 
 
-def _experiment(job: Job) -> Experiment:
-    return job.work.experiment if isinstance(job.work, Planned) else job.work
+def _follow(planned: Planned, out: Path) -> None:
+    """Have a run that was begun name the model that it begins with where it lies now.
+
+    Args:
+        planned: Begins with a model in the reproduction's folder.
+        out: This folder.
+
+    Raises:
+        DamagedError: The run's configuration cannot be read.
+        RunError: It cannot be written.
+    """
+    if planned.state == "new":
+        return
+    directory = RunDir(planned.folder)
+    experiment = directory.experiment()
+    here, there = (Path(one.model.name_or_path) for one in (planned.experiment, experiment))
+    inside = here.relative_to(out.absolute()).parts
+    if there != here and there.parts[-len(inside) :] == inside:
+        model = experiment.model.model_copy(update={"name_or_path": str(here)})
+        directory.write_experiment(experiment.model_copy(update={"model": model}))
+
+
+def settings_digest(experiment: Experiment, begins_with: str = "") -> str:
+    """Return eight hex digits that identify what decides a run's result, the same on every machine.
+
+    Workers, threads and places do not count: of a model or a partition in a file only the name of the file does.
+
+    Args:
+        experiment: Resolved.
+        begins_with: The same of the run with whose model it begins; empty where there is none.
+    """
+    document = config.canonical(experiment)
+    del document["runtime"]
+    settings = {key: _without_place(value) for key, value in flatten(document) if key not in _PLACES}
+    return digest([settings, begins_with])
+
+
+def _without_place(value: Any) -> Any:
+    return Path(value).name if isinstance(value, str) and Path(value).is_absolute() else value
 
 
 def _shared(work: Work, others: frozenset[str]) -> Work:

@@ -8,21 +8,13 @@ from pathlib import Path
 
 from fednlp import config
 from fednlp.errors import ConfigError
+from fednlp.formatting.units import plural
 from fednlp.reports.document import Picture
 from fednlp.reproduction import folder
 from fednlp.reproduction.catalogue import find_papers
-from fednlp.reproduction.elsewhere import (
-    Joined,
-    check_joined,
-    page_folder,
-    read_joined,
-    reason_elsewhere,
-    say_what_is_known,
-    shown_pictures,
-)
 from fednlp.reproduction.finding import Evidence, find_results
 from fednlp.reproduction.jobs import Work
-from fednlp.reproduction.joining import unite
+from fednlp.reproduction.joining import check_joined, page_folder, read_joined, shown_pictures, unite
 from fednlp.reproduction.making import Making, Now
 from fednlp.reproduction.manifest import Entry, Paper
 from fednlp.reproduction.needs import needed_data
@@ -97,9 +89,8 @@ def reproduce(
         record.remember(names, request.data, [page for one in request.join if (page := page_folder(one))])
         shown = find_papers(_that_are_left(record.papers))
         preparation = Preparation(out, record.data, request.overrides, request.most_seeds)
-        expected = preparation.expected(shown.values() if record.join else [])
-        joined = read_joined(record.join, out, shown.values(), expected, callback.log)
-        found = [one.results for one in joined]
+        settings = preparation.settings(shown.values() if record.join else [])
+        found, stored = read_joined(record.join, out, settings, callback.log)
         works = [
             preparation.prepare(paper, entry, found) for paper in shown.values() for entry in paper.entries
         ]
@@ -109,15 +100,15 @@ def reproduce(
         for work in asked:
             if work.wrong:
                 callback.log(f"{work.entry.id} cannot be made: {work.reason}")
-        say_what_is_known(asked, joined, callback.log)
+        _say_what_is_known(asked, callback.log)
         making = Making(asked, out, record, callback, end, now, request.jobs)
         try:
             making.make()
         finally:
-            evidence, drawn = _gather(works, making, record, joined, callback.log)
+            evidence, drawn = _gather(works, making, record, callback.log)
             here = find_results(shown, works, evidence)
             united = unite({paper.name: paper for paper in shown.values()}, here, found)
-            pictures = shown_pictures(shown.values(), united, here, drawn, joined)
+            pictures = shown_pictures(shown.values(), united, here, drawn, stored)
             pages = write_pages(united, pictures, out / "page")
     return pages
 
@@ -174,11 +165,20 @@ def _that_are_left(names: Sequence[str]) -> list[str]:
     return [name for name in names if not name.endswith(".toml") or Path(name).is_file()]
 
 
+def _say_what_is_known(works: Sequence[Work], log: Callable[[str], None]) -> None:
+    """Say how many runs need not be made, because joined folders have them."""
+    names = {job.name for work in works for job in work.every if not job.done}
+    left = {job.name for work in works for job in work.left}
+    if names - left:
+        log(
+            f"{len(names - left)} of the {plural(len(names), 'run')} that are not done here are known, and not made"
+        )
+
+
 def _gather(
     works: Sequence[Work],
     making: Making,
     record: folder.Record,
-    joined: Sequence[Joined],
     log: Callable[[str], None],
 ) -> tuple[Evidence, dict[str, Picture]]:
     """Return what is known of the jobs, and the pictures but curves, by name, that are drawn of what they left."""
@@ -191,10 +191,5 @@ def _gather(
         entry: [FoundPicture(name=one.name, caption=one.caption) for one in pictures]
         for entry, pictures in drawn.items()
     }
-    reasons = making.reasons(works)
-    touched = {*record.seconds, *outcomes.runs, *outcomes.partitions, *making.failed}
-    for work in works:
-        if work.id in reasons and not any(job.name in touched for job in work.every):
-            reasons[work.id] = reason_elsewhere(work, joined) or reasons[work.id]
-    evidence = Evidence(outcomes, record, reasons, found)
+    evidence = Evidence(outcomes, record, making.reasons(works), found)
     return evidence, {one.name: one for pictures in drawn.values() for one in pictures}
