@@ -19,7 +19,7 @@ from fednlp.config import Experiment
 from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.operate.homes import models_here, used_folder
 from fednlp.deployment.operate.shards import Shards, split_out
-from fednlp.deployment.server import tensor_store as server_rooms
+from fednlp.deployment.server import site_engine
 from fednlp.deployment.server.federation import FOLDER, Federation
 from fednlp.deployment.server.goodbye import let_go
 from fednlp.deployment.server.run_directory import noise_secret, open_directory, run_name
@@ -227,7 +227,7 @@ def test_a_server_that_gives_memory_back_ends_as_the_simulation(
     method: dict[str, Any], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it does with a large model: here, with a small one."""
-    monkeypatch.setattr(server_rooms, "_LARGE", 0)
+    monkeypatch.setattr(site_engine, "_LARGE", 0)
     settings = {
         "num_rounds": 2,
         "clients_per_round": 3,

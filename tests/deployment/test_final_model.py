@@ -19,6 +19,7 @@ from fednlp.deployment.session.message_types import Bye, Call, Finished, ObjectR
 from fednlp.deployment.session.messages import pack
 from fednlp.deployment.session.servable import servable
 from fednlp.deployment.session.setup import Setup, sections_for_sites
+from fednlp.deployment.site import participate
 from fednlp.deployment.site.agreement import Agreement
 from fednlp.deployment.site.final_model import (
     DECLINED,
@@ -30,7 +31,7 @@ from fednlp.deployment.site.final_model import (
 from fednlp.deployment.site.participate import Participant
 from fednlp.deployment.site.policy import SitePolicy, parse_policy
 from fednlp.deployment.site.published import Published
-from fednlp.deployment.site.site import Site, participate
+from fednlp.deployment.site.site import Site
 from fednlp.deployment.site.worker import START
 from fednlp.errors import RunError
 from fednlp.federated.message import message_pieces

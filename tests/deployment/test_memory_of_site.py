@@ -11,12 +11,13 @@ import pytest
 from fednlp.config import Experiment
 from fednlp.deployment.server.components import server_components
 from fednlp.deployment.session.setup import Setup, model_files
+from fednlp.deployment.site import machine, memory
+from fednlp.deployment.site import worker as site_worker
 from fednlp.deployment.site.facts import facts_of
 from fednlp.deployment.site.machine import machine_memory
 from fednlp.deployment.site.memory import check_memory, predicted_memory
 from fednlp.deployment.site.policy import parse_policy
-from fednlp.deployment.site.site import Site, machine, memory
-from fednlp.deployment.site.site import worker as site_worker
+from fednlp.deployment.site.site import Site
 from fednlp.errors import RunError
 from fednlp.simulation.start_model import start_model
 

@@ -17,6 +17,7 @@ from fednlp.deployment.session.message_types import Call, ObjectRef
 from fednlp.deployment.session.messages import pack
 from fednlp.deployment.session.objects import ref_of
 from fednlp.deployment.session.setup import Setup, model_files
+from fednlp.deployment.site import participate
 from fednlp.deployment.site.data import UNREADABLE
 from fednlp.deployment.site.disclosure import (
     redact_error,
@@ -24,7 +25,7 @@ from fednlp.deployment.site.disclosure import (
     redact_score,
 )
 from fednlp.deployment.site.policy import Allow, parse_policy
-from fednlp.deployment.site.site import Site, participate
+from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import DataError, RunError, SecureAbort
 from fednlp.federated.client import ClientResult

@@ -14,10 +14,11 @@ from cryptography import x509
 
 import fednlp
 from fednlp.config import Experiment
+from fednlp.deployment.identity import renewal
 from fednlp.deployment.identity.certificates import new_key
 from fednlp.deployment.identity.enrolment import FOLDER, federation_folder
 from fednlp.deployment.identity.organisation import Files
-from fednlp.deployment.identity.site_identity import SiteIdentity, renewal
+from fednlp.deployment.identity.site_identity import SiteIdentity
 from fednlp.deployment.identity.site_registry import Register
 from fednlp.deployment.operate.shards import Shards
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
