@@ -167,7 +167,9 @@ def test_a_site_that_refuses_ends_with_the_reason_and_is_asked_again(tmp_path: P
                 raise error
             return {"train": 1, "test": 0}, None
 
-        site = SimpleNamespace(answer=answer, end=lambda: None, run=None, admits=lambda *call: True)
+        site = SimpleNamespace(
+            answer=answer, end=lambda: None, run=None, lacks_model=False, admits=lambda *call: True
+        )
         part = Participant(tmp_path / "site", site, None, lines.append)  # type: ignore[arg-type]
         link = MemoryLink(part.session.begin, lambda wake: hub.session(0, wake, time.monotonic))
         thread = threading.Thread(target=link.run)
@@ -214,7 +216,12 @@ def test_a_site_says_which_rounds_it_has_trained_in(tmp_path: Path) -> None:
     for call_id, fails in calls.items():
         hub.ask(0, Call(call_id, {"fails": fails}), 100)
     site = SimpleNamespace(
-        answer=answer, end=lambda: None, policy=SitePolicy(), run="run", admits=lambda *call: True
+        answer=answer,
+        end=lambda: None,
+        policy=SitePolicy(),
+        run="run",
+        lacks_model=False,
+        admits=lambda *call: True,
     )
     site.opened, site.loss = SimpleNamespace(experiment=SimpleNamespace(num_rounds=2)), 0.5
     part = Participant(tmp_path / "site", site, None, lines.append)  # type: ignore[arg-type]
