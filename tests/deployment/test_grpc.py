@@ -251,7 +251,7 @@ def test_a_stream_behind_a_balancer_lets_little_in_before_its_proof(
             with suppress(TimeoutError):
                 for _ in range(16):
                     await asyncio.wait_for(call.write(bytes(1 << 20)), 0.5)
-            assert looking.is_set()
+            assert await asyncio.to_thread(looking.wait, SOON)
             forwarded = middle.forwarded
             go.set()
             assert forwarded < 1 << 19
