@@ -20,8 +20,8 @@ from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.operate.homes import models_here, used_folder
 from fednlp.deployment.operate.shards import Shards, split_out
 from fednlp.deployment.server import site_engine
+from fednlp.deployment.server.ending import await_shutdown_acks
 from fednlp.deployment.server.federation import FOLDER, Federation
-from fednlp.deployment.server.goodbye import let_go
 from fednlp.deployment.server.run_directory import noise_secret, open_directory, run_name
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.site.participate import Participant
@@ -141,7 +141,7 @@ def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) ->
     try:
         members = [Member(name, client) for client, name in enumerate(shards.names)]
         Federation(directory, hub, lambda: members, NullCallback()).run()
-        assert let_go(hub, lambda: members, quiet) == []
+        assert await_shutdown_acks(hub, lambda: members, quiet) == []
     finally:
         hub.finish("done")
         for thread in threads:

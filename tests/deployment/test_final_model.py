@@ -12,8 +12,7 @@ from safetensors.torch import save
 
 from fednlp.config import parse
 from fednlp.deployment.operate.homes import used_folder
-from fednlp.deployment.server.final_models import FinalModels
-from fednlp.deployment.server.goodbye import let_go
+from fednlp.deployment.server.ending import FinalModels, await_shutdown_acks
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.message_types import Bye, Call, Finished, ObjectRef, Reply, Stored
 from fednlp.deployment.session.messages import pack
@@ -302,7 +301,9 @@ def test_who_has_the_model_is_not_waited_for_when_the_server_comes_back(tmp_path
         again.ask(client, Call(calls[client], {}))
     again.finish("done", calls)
     times = iter(range(1000))
-    found = let_go(again, lambda: members, lines.append, now=lambda: next(times), sleep=lambda seconds: None)
+    found = await_shutdown_acks(
+        again, lambda: members, lines.append, now=lambda: next(times), sleep=lambda seconds: None
+    )
     assert found == ["sued", "west"]
     assert lines[:2] == ["nord has the final model", "ost takes no final model"]
     assert lines[-1] == (

@@ -184,7 +184,7 @@ def names_with(pattern: str, names: Sequence[str], text: str) -> list[str]:
         found = pc.match_substring_regex(pa.array([*names, ""], pa.string()), pattern)
     except pa.ArrowInvalid as error:
         why = str(error).removeprefix("Invalid regular expression: ")
-        raise ConfigError(f'model.train: "{text}" is no regular expression of RE2: {why}') from None
+        raise ConfigError(f'"{text}" is no regular expression of RE2: {why}') from None
     return [name for name, is_found in zip(names, found.to_pylist()[:-1], strict=True) if is_found]
 
 

@@ -31,8 +31,8 @@ from fednlp.deployment.identity.organisation import Files, OrganisationAdmission
 from fednlp.deployment.identity.proofs import Challenges
 from fednlp.deployment.identity.site_registry import Register
 from fednlp.deployment.links.grpc.server import serve as listen_with
+from fednlp.deployment.server.ending import await_shutdown_acks
 from fednlp.deployment.server.federation import Federation, components_before_sites
-from fednlp.deployment.server.goodbye import let_go
 from fednlp.deployment.server.run_directory import open_directory, run_name
 from fednlp.deployment.server.status_writer import StatusWriter
 from fednlp.deployment.session.driver import PeerIdentity, Running, Session, Wake
@@ -141,7 +141,7 @@ def serve(
                 try:
                     if hub.ended is not None:  # else the sites wait for this server to come back
                         what = "the final model" if experiment.rounds.send_model else ""
-                        let_go(hub, admission.register.sites, callback.log, what=what)
+                        await_shutdown_acks(hub, admission.register.sites, callback.log, what=what)
                 finally:
                     running.stop()
                     disk.shutdown()

@@ -13,7 +13,7 @@ from fednlp.config.values import rate_schedule
 from fednlp.deployment.identity.enrolment import FOLDER
 from fednlp.deployment.server.arrivals import by_arrivals
 from fednlp.deployment.server.components import server_components
-from fednlp.deployment.server.final_models import FinalModels
+from fednlp.deployment.server.ending import FinalModels
 from fednlp.deployment.server.gathering import Gathering, Members
 from fednlp.deployment.server.label_agreement import FILE as AGREED
 from fednlp.deployment.server.label_agreement import agree, lacks_labels

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fednlp.deployment.links.streams import LONGEST_WAIT
-from fednlp.deployment.server.goodbye import PATIENCE, let_go
+from fednlp.deployment.server.ending import PATIENCE, await_shutdown_acks
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.message_types import Finished
 
@@ -42,7 +42,10 @@ def test_it_stays_until_the_last_site_has_come_back(tmp_path: Path) -> None:
     hub, lines = ended(tmp_path), list[str]()
     members = [Member("nord", 0), Member("west", 1), Member("old", 2, "removed"), Member("new", 3, "invited")]
     clock = Clock((0.1, lambda: hear(hub, 0)), (60.0, lambda: hear(hub, 1)))
-    assert let_go(hub, lambda: members, lines.append, now=lambda: clock.now, sleep=clock.sleep) == []
+    assert (
+        await_shutdown_acks(hub, lambda: members, lines.append, now=lambda: clock.now, sleep=clock.sleep)
+        == []
+    )
     assert 60 <= clock.now < 61
     assert lines == [
         "the federation has ended: waiting for west to hear it, for 120 s at most; Ctrl-C ends the waiting"
@@ -54,7 +57,7 @@ def test_it_goes_after_a_while_and_says_how_to_end_the_others(tmp_path: Path) ->
     members = [Member("nord", 0)]
     session = hub.session(0, lambda: None, lambda: 0.0)
     session.receive(greeting())  # it is there, and does not read
-    found = let_go(hub, lambda: members, lines.append, now=lambda: clock.now, sleep=clock.sleep)
+    found = await_shutdown_acks(hub, lambda: members, lines.append, now=lambda: clock.now, sleep=clock.sleep)
     assert found == ["nord"]
     assert PATIENCE <= clock.now < PATIENCE + 1
     assert "nord did not hear that the federation has ended" in lines[-1]
@@ -68,7 +71,9 @@ def test_it_goes_at_once_when_somebody_presses_ctrl_c(tmp_path: Path) -> None:
     lines, clock = list[str](), Clock((3.0, interrupt))
     members = [Member("nord", 0)]
     hub = ended(tmp_path)
-    assert let_go(hub, lambda: members, lines.append, now=lambda: clock.now, sleep=clock.sleep) == ["nord"]
+    assert await_shutdown_acks(
+        hub, lambda: members, lines.append, now=lambda: clock.now, sleep=clock.sleep
+    ) == ["nord"]
     assert clock.now < 4
     assert lines[-1].startswith("nord did not hear")
 

@@ -1,23 +1,91 @@
-"""The end of a federation: its server stays until the sites have the final model and have heard of the end.
+"""The end of a federation at its server, which stays until each site has the final model and has heard of the end.
 
-A site tries again for ever until it has heard it.
+It sends the shared tensors alone, by the way of all models, or nothing where it keeps them (``rounds.send_model``).
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from fednlp.deployment.server.gathering import Member, Members
+from fednlp.deployment.server.round_log import attempt_name
 from fednlp.deployment.session.frames import CHUNK
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.site.final_model import DECLINED
+from fednlp.deployment.session.message_types import Call, ObjectRef
+from fednlp.deployment.site.final_model import DECLINED, FinalModel
+from fednlp.federated.runtime import MODEL
 from fednlp.simulation.components import Log
+from fednlp.simulation.run_dir import RunDir
 
 PATIENCE = 120.0
 """Seconds in which nothing goes to sites that are awaited: more than the longest pause between two tries of a site."""
 _LOOK, _TOLD = 0.05, 2.0
+_AFTER = 3
+"""Rounds after the last one, in the numbers of calls: replies of the rounds before are forgotten."""
+_MOST_ASKED = 1000
 
 
-def let_go(
+class FinalModels:
+    """Asks the sites to take the final model, or to write their own alone, each until it has done so.
+
+    Args:
+        directory: Of the run, which is at its end.
+        hub: What is asked of whom, and what arrived.
+        members: Returns who there is.
+        counted: The last round by client in which its update counted.
+    """
+
+    def __init__(self, directory: RunDir, hub: Hub, members: Members, counted: Mapping[int, int]) -> None:
+        self.directory, self.hub, self.members, self.counted = directory, hub, members, counted
+        self.experiment = directory.experiment()
+        self._number = self.experiment.num_rounds + _AFTER
+
+    def calls(self) -> dict[int, str]:
+        """Return each enrolled site's call: the one by which it took the model, or the next one.
+
+        There is none where the server keeps its model and no site has one of its own.
+        """
+        sent = self.experiment.rounds.send_model
+        if not sent and not self.experiment.client.finetune_steps and not self._summary["personalised"]:
+            return {}
+        enrolled = (member.client for member in self.members() if member.state == "enrolled")
+        return {client: self._call(client) for client in enrolled}
+
+    def _call(self, client: int) -> str:
+        for attempt in range(1, _MOST_ASKED):
+            call_id = f"{self._number}.{client}.{attempt_name(MODEL, attempt)}"
+            reply = self.hub.reply(call_id)
+            if reply is None or reply.error is None:
+                break
+        return call_id
+
+    def have_all(self) -> bool:
+        """Return whether each site has taken it, of which the server's disk has the answer."""
+        return all(self.hub.reply(call_id) is not None for call_id in self.calls().values())
+
+    @property
+    def _summary(self) -> dict[str, Any]:
+        return self.directory.read_json("summary.json")
+
+    def ask(self, objects: Mapping[str, ObjectRef]) -> dict[int, str]:
+        """Ask the sites that have not answered yet; return the calls of all.
+
+        Args:
+            objects: The final model; nothing where the server keeps it.
+        """
+        calls, known = self.calls(), self.directory.read_json("environment.json")
+        known = {
+            key: value for key, value in known.items() if key not in ("data", "start")
+        }  # no paths of the server
+        for client, call_id in calls.items():
+            if self.hub.reply(call_id) is None:
+                counted = self.counted.get(client, 0)
+                told = FinalModel(summary=self._summary, environment=known, counted=counted)
+                self.hub.ask(client, Call(call_id, told.model_dump(), dict(objects)))
+        return calls
+
+
+def await_shutdown_acks(
     hub: Hub,
     members: Members,
     log: Log,
