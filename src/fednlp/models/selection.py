@@ -145,13 +145,17 @@ def _matched(term: SelectionTerm, groups: Mapping[str, str]) -> list[str]:
     return names
 
 
-def matching(term: SelectionTerm, groups: Mapping[str, str]) -> list[str]:
+def matching(term: SelectionTerm, groups: Mapping[str, str], where: str = _WHERE) -> list[str]:
     """Return the names of the parameters that a term means.
 
     Args:
         term: One of a selection's terms.
         groups: The part of the model that each parameter belongs to, by its name
             (:func:`fednlp.models.groups.groups_of`).
+        where: The key that holds the term, with a colon, for messages.
+
+    Raises:
+        ConfigError: Its pattern is none that takes bounded time.
 
     >>> (term,) = parse_selection("layer.0-3:bias").shared
     >>> matching(term, {"layers.2.bias": "layer.2", "layers.2.weight": "layer.2"})
@@ -162,7 +166,7 @@ def matching(term: SelectionTerm, groups: Mapping[str, str]) -> list[str]:
         for name, group in groups.items()
         if not term.groups or any(_is_of(group, part) for part in term.groups)
     ]
-    return names if term.pattern is None else names_with(term.pattern, names, term.text)
+    return names if term.pattern is None else names_with(term.pattern, names, f'{where} "{term.text}"')
 
 
 def _is_of(group: str, part: str) -> bool:

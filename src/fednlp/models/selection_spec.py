@@ -163,13 +163,13 @@ def _pattern(text: str, given: str) -> str:
     return pattern
 
 
-def names_with(pattern: str, names: Sequence[str], text: str) -> list[str]:
+def names_with(pattern: str, names: Sequence[str], where: str) -> list[str]:
     """Return the names that a regular expression of RE2 is found in.
 
     Args:
         pattern: It.
         names: Of parameters.
-        text: The term that holds it, for the message.
+        where: The key and the term that hold it, for the message.
 
     Raises:
         ConfigError: It is no regular expression of RE2, or too large for it.
@@ -184,7 +184,7 @@ def names_with(pattern: str, names: Sequence[str], text: str) -> list[str]:
         found = pc.match_substring_regex(pa.array([*names, ""], pa.string()), pattern)
     except pa.ArrowInvalid as error:
         why = str(error).removeprefix("Invalid regular expression: ")
-        raise ConfigError(f'"{text}" is no regular expression of RE2: {why}') from None
+        raise ConfigError(f"{where} is no regular expression of RE2: {why}") from None
     return [name for name, is_found in zip(names, found.to_pylist()[:-1], strict=True) if is_found]
 
 

@@ -179,7 +179,7 @@ def _model(allow: Allow, experiment: Experiment, downloads: Iterable[Download]) 
 
 def _tensors(allow: Allow, facts: Facts) -> Iterator[Refusal]:
     groups = {tensor.name: tensor.group for tensor in facts.tensors}
-    meant = {name for term in allow.tensor_terms for name in matching(term, groups)}
+    meant = {name for term in allow.tensor_terms for name in matching(term, groups, "allow.tensors:")}
     others = [tensor for tensor in facts.tensors if allow.tensor_terms and tensor.name not in meant]
     if others:
         parameters = sum(tensor.parameters for tensor in others)
