@@ -244,6 +244,16 @@ def test_a_site_with_its_model_stays_until_a_server_that_was_killed_has_heard_so
     later = Participant(tmp_path / "site", own, None, lines.append)
     assert later.work() == "this site has all that it is due, and no server answers"
 
+    cut = Participant(tmp_path / "site", own, None, lines.append)  # before its last word was sent
+    cut.session.begin(lambda: None)
+    cut.session.receive(welcome())
+    cut.session.leave("done")
+    cut.session.close()
+    working = threading.Thread(target=cut.work, daemon=True)
+    working.start()
+    working.join(10)
+    assert not working.is_alive()
+
 
 def test_a_site_that_lacks_its_model_says_that_it_waits_and_how_to_stop_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

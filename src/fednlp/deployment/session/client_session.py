@@ -172,15 +172,14 @@ class ClientSession:
             self._welcomed = False
 
     def leave(self, reason: str) -> None:
-        """Say goodbye, and finish."""
+        """Say goodbye where a server listens, and finish; the first reason counts."""
         with self._lock:
             if self.reason is None:
                 self.reason = printable(reason)
-                if self._welcomed:
-                    self._said.append(pack(Bye(self.reason)))
-                else:
-                    self._said.clear()
-                self._wake()
+                self._said.append(pack(Bye(self.reason)))
+            if not self._welcomed:
+                self._said.clear()
+            self._wake()
 
     def answer(
         self,

@@ -130,7 +130,6 @@ class Participant:
                 heard, told = time.monotonic(), False
             elif (alone := time.monotonic() - heard) >= patience:
                 self.session.leave("this site has all that it is due, and no server answers")
-                continue
             elif alone >= _LONELY and not told:
                 told = True
                 self._say_alone(patience)
