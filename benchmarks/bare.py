@@ -113,11 +113,11 @@ def local_training(
 
     from fednlp.data.features import Features
     from fednlp.tasks.text_classification import TextClassification
+    from fednlp.training.kernels.onednn import use_onednn
+    from fednlp.training.kernels.padding_free import find_padding_free
     from fednlp.training.local import LocalTrainer
     from fednlp.training.local_training import LocalTraining
     from fednlp.training.model_layout import flat_weights
-    from fednlp.training.onednn import use_onednn
-    from fednlp.training.padding_free import find_padding_free
     from fednlp.training.replica import Replica
 
     if onednn:

@@ -47,8 +47,8 @@ def measure_worker() -> dict[str, Any]:
     import torch
 
     from fednlp.data.features import write_features
-    from fednlp.models.quick_import import quick_imports
     from fednlp.partition import Partition
+    from fednlp.startup.quick_import import quick_imports
     from fednlp.training.local_training import LocalTraining
 
     torch.set_num_threads(1)

@@ -51,10 +51,10 @@ class Side:
     def __init__(self, size: str, features: Any, free: bool, onednn: bool) -> None:
         import torch
 
+        from fednlp.training.kernels.onednn import use_onednn
+        from fednlp.training.kernels.padding_free import find_padding_free
         from fednlp.training.local_training import LocalTraining
         from fednlp.training.model_layout import flat_weights
-        from fednlp.training.onednn import use_onednn
-        from fednlp.training.padding_free import find_padding_free
         from fednlp.training.replica import Replica
 
         model = build(size, 0.1)

@@ -21,13 +21,13 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.partition import Partition
 from fednlp.runtime.worker_process import WorkerProcess
-from fednlp.simulation.halving import best, stages, total_rounds
-from fednlp.simulation.hyperparameters import tune
-from fednlp.simulation.own_settings import _PARTS, added_part
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.search_result import SearchResult, doubts, tuning_table
-from fednlp.simulation.trial_plan import Candidate, MethodSearch, plan_searches
-from fednlp.simulation.trial_values import parse_grid
+from fednlp.studies.halving import best, stages, total_rounds
+from fednlp.studies.hyperparameters import tune
+from fednlp.studies.own_settings import _PARTS, added_part
+from fednlp.studies.search_result import SearchResult, doubts, tuning_table
+from fednlp.studies.trial_plan import Candidate, MethodSearch, plan_searches
+from fednlp.studies.trial_values import parse_grid
 
 from .conftest import example_rows, write_csv
 

@@ -18,6 +18,7 @@ SOURCE = Path(fednlp.__file__).parent
 
 ROOMS = (
     "errors",
+    "startup",
     "seeds",
     "clock",
     "disk",
@@ -44,6 +45,7 @@ ROOMS = (
     "config",
     "reports",
     "simulation",
+    "studies",
     "reproduction",
     "inference",
     "deployment",

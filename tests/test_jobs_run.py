@@ -16,10 +16,10 @@ from fednlp.cli import main
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.compare import Planned, compare
-from fednlp.simulation.hyperparameters import tune
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.runs_callback import RunsCallback
+from fednlp.studies.compare import Planned, compare
+from fednlp.studies.hyperparameters import tune
+from fednlp.studies.runs_callback import RunsCallback
 
 Make = Callable[..., Experiment]
 EXPERIMENTS = sorted((Path(fednlp.__file__).parent / "experiments").glob("*.toml"))
@@ -278,7 +278,7 @@ def test_the_time_left_is_that_of_the_rounds_left(
     """Runs of equal rounds, all of which begin and end together: what is said after each turn is exact."""
     now, heard = 0.0, Heard()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fednlp.simulation.runs_callback.time.monotonic", lambda: now)
+        patch.setattr("fednlp.studies.runs_callback.time.monotonic", lambda: now)
         told = RunsCallback(heard, at_once * turns, 0, at_once)
         for turn in range(turns):
             for number in range(at_once):

@@ -20,7 +20,7 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.inference.model import open_trained
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.trial_plan import plan_searches
+from fednlp.studies.trial_plan import plan_searches
 
 Make = Callable[..., Experiment]
 Stopping = Callable[..., Any]

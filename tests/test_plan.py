@@ -22,7 +22,7 @@ from fednlp.formatting.units import human_bytes
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import trainable_depth
 from fednlp.simulation.clients_at_once import ClientsAtOnce
-from fednlp.simulation.plan_estimation import PlanEstimator, plan_selection
+from fednlp.studies.plan_estimation import PlanEstimator, plan_selection
 
 Document = Callable[..., dict[str, Any]]
 Type = Callable[..., Result]
@@ -92,7 +92,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
             seen.append(experiment.resolved())
             return Run(experiment)
 
-        monkeypatch.setattr("fednlp.simulation.training_plan.run", run)
+        monkeypatch.setattr("fednlp.studies.training_plan.run", run)
         return seen
 
     return put

@@ -14,7 +14,7 @@ from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.reproduction import Request, reproduce
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.same_data import SameData, digest_of, files_of
+from fednlp.studies.same_data import SameData, digest_of, files_of
 
 Make = Callable[..., Experiment]
 Document = Callable[..., dict[str, Any]]

@@ -13,8 +13,9 @@ from typer.testing import CliRunner
 from fednlp.cli import app
 from fednlp.config import Experiment, dump
 from fednlp.errors import RunError
-from fednlp.simulation import precision, tuning
-from fednlp.simulation.tuning import Trial, as_toml, choices, fastest
+from fednlp.simulation import precision
+from fednlp.studies import tuning
+from fednlp.studies.tuning import Trial, as_toml, choices, fastest
 
 
 @given(st.integers(1, 256), st.integers(1, 1000))

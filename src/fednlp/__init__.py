@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from fednlp.inference.score import evaluate_run as evaluate
     from fednlp.partition import Partition, PartitionSpec, make_partition
     from fednlp.reports import write_report as report
-    from fednlp.simulation.compare import compare
-    from fednlp.simulation.hyperparameters import tune
     from fednlp.simulation.run import resume, run
+    from fednlp.studies.compare import compare
+    from fednlp.studies.hyperparameters import tune
 
 _HOMES = {
     "Algorithm": ("fednlp.federated.algorithm", "Algorithm"),
@@ -46,7 +46,7 @@ _HOMES = {
     "Result": ("fednlp.federated.client", "Result"),
     "ServerOptimizer": ("fednlp.federated.server", "ServerOptimizer"),
     "TextData": ("fednlp.data", "TextData"),
-    "compare": ("fednlp.simulation.compare", "compare"),
+    "compare": ("fednlp.studies.compare", "compare"),
     "evaluate": ("fednlp.inference.score", "evaluate_run"),
     "export": ("fednlp.inference.export", "export"),
     "export_clients": ("fednlp.inference.export", "export_clients"),
@@ -62,7 +62,7 @@ _HOMES = {
     "resume": ("fednlp.simulation.run", "resume"),
     "run": ("fednlp.simulation.run", "run"),
     "run_round": ("fednlp.federated.round", "run_round"),
-    "tune": ("fednlp.simulation.hyperparameters", "tune"),
+    "tune": ("fednlp.studies.hyperparameters", "tune"),
 }
 
 _USED_BY_COMMANDS = (

@@ -11,8 +11,8 @@ import pytest
 import tomli_w
 
 import fednlp
-from fednlp.models.quick_import import SWITCH, quick_imports
 from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess
+from fednlp.startup.quick_import import SWITCH, quick_imports
 
 HEAVY = (
     "accelerate",
@@ -71,7 +71,7 @@ def test_a_checkpoint_is_loaded_without_sympy(random_model: Callable[..., Path])
 def test_what_is_left_out_is_loaded_when_it_is_used() -> None:
     done = run(
         "import sys, torch\n"
-        "from fednlp.models.quick_import import import_modelling\n"
+        "from fednlp.startup.quick_import import import_modelling\n"
         "import_modelling()\n"
         f"assert not set({HEAVY}) & set(sys.modules)\n"
         "assert torch.distributed.is_available()\n"
@@ -88,7 +88,7 @@ def test_arrow_does_without_pandas_until_it_is_to_make_a_frame() -> None:
     pytest.importorskip("pandas")
     done = run(
         "import sys\n"
-        "from fednlp.data.quick_arrow import import_arrow\n"
+        "from fednlp.startup.quick_arrow import import_arrow\n"
         "import_arrow()\n"
         "import numpy, pyarrow\n"
         "table = pyarrow.table({'text': pyarrow.array(['a', 'b'])})\n"
@@ -105,7 +105,7 @@ def test_arrow_knows_frames_once_anything_has_imported_pandas() -> None:
     """As a user's own code does in a command: NaN of a series is null, and a frame is a table."""
     pytest.importorskip("pandas")
     done = run(
-        "from fednlp.data.quick_arrow import import_arrow\n"
+        "from fednlp.startup.quick_arrow import import_arrow\n"
         "import_arrow()\n"
         "import pandas, pyarrow\n"
         "assert pyarrow.array(pandas.Series([1.0, float('nan')])).to_pylist() == [1.0, None]\n"
@@ -118,7 +118,7 @@ def test_libraries_that_have_changed_are_imported_as_usual() -> None:
     """As where a module of transformers needs what the compiler's stand-in does not give."""
     done = run(
         "import sys, torch\n"
-        "from fednlp.models import quick_import\n"
+        "from fednlp.startup import quick_import\n"
         "class Changed:\n"
         "    asked = 0\n"
         "    def find_spec(self, name, path=None, target=None):\n"
@@ -156,13 +156,13 @@ def test_other_processes_import_as_usual(switch: str | None) -> None:
     pytest.importorskip("pandas")
     done = run(
         "import os, sys\n"
-        "from fednlp.data.quick_arrow import import_arrow\n"
+        "from fednlp.startup.quick_arrow import import_arrow\n"
         "import_arrow()\n"
         "import pyarrow\n"
         "pyarrow.array(['a'])\n"
         "assert 'pandas' in sys.modules\n"
         "import fednlp, fednlp.cli\n"
-        "from fednlp.models.quick_import import import_modelling\n"
+        "from fednlp.startup.quick_import import import_modelling\n"
         "import_modelling()\n"
         f"assert os.environ.get({SWITCH!r}) in (None, '0')\n"
         "sys.exit('torch._dynamo.utils' not in sys.modules)\n",

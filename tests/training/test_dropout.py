@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from fednlp.seeds import random_words, torch_stream
-from fednlp.training.dropout import attention, cheap_dropout, dropout
+from fednlp.training.kernels.dropout import attention, cheap_dropout, dropout
 
 NUMBER = 200_000
 UNDROPPED = 1e-9

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from fednlp.training.gradient_in_place import GradientInPlace, add_gradients_in_place
+from fednlp.training.kernels.gradient_in_place import GradientInPlace, add_gradients_in_place
 
 WIDTH = 768
 """Of layers that are large enough."""

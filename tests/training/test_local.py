@@ -14,7 +14,7 @@ from torch import nn
 
 from fednlp.federated.client import Gradient
 from fednlp.seeds import torch_stream
-from fednlp.training.dropout import cheap_dropout
+from fednlp.training.kernels.dropout import cheap_dropout
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import flat_weights

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fednlp.training import onednn
-from fednlp.training.onednn import OneDnnLinear, onednn_is_faster, use_onednn
+from fednlp.training.kernels import onednn
+from fednlp.training.kernels.onednn import OneDnnLinear, onednn_is_faster, use_onednn
 
 SIZES = st.integers(1, 70)
 

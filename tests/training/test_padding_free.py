@@ -17,8 +17,8 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ModelError
 from fednlp.models.checkpointing import checkpoint_layers
-from fednlp.training import gradient_in_place
-from fednlp.training.padding_free import find_padding_free
+from fednlp.training.kernels import gradient_in_place
+from fednlp.training.kernels.padding_free import find_padding_free
 
 Make = Callable[..., Experiment]
 

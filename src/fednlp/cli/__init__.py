@@ -31,9 +31,9 @@ from fednlp.cli import (
 )
 from fednlp.errors import FednlpError
 from fednlp.formatting.safe_text import clean_lines
-from fednlp.models.quick_import import quick_imports
 from fednlp.plugins import place_of
 from fednlp.runtime.launch import rank_of
+from fednlp.startup.quick_import import quick_imports
 
 _FAULT = 70
 """The exit code of a fault of fednlp itself, as ``EX_SOFTWARE`` of sysexits."""

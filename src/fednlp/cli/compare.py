@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from fednlp.reports.groups import Groups
     from fednlp.reports.read import Run
     from fednlp.simulation.callback import Callback
-    from fednlp.simulation.same_data import SameData
-    from fednlp.simulation.search_result import SearchResult
+    from fednlp.studies.same_data import SameData
+    from fednlp.studies.search_result import SearchResult
 
 _SET = typer.Option(
     "--set",
@@ -147,8 +147,8 @@ class _Comparison:
 
 def _check(comparison: _Comparison, search: dict[str, Any]) -> None:
     """Report all mistakes of a comparison and of its search for settings."""
-    from fednlp.simulation.compare import plan
-    from fednlp.simulation.trial_plan import plan_searches
+    from fednlp.studies.compare import plan
+    from fednlp.studies.trial_plan import plan_searches
 
     experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
     plan(experiment, algorithms, baselines, comparison.seeds, None if search else comparison.run_folder)
@@ -184,9 +184,9 @@ def _compared(comparison: _Comparison, search: dict[str, Any]) -> "tuple[Groups,
     from fednlp.reports import compare_table, read_run, write_report
     from fednlp.reports.groups import algorithm_title
     from fednlp.reports.sections.clients import clients_table
-    from fednlp.simulation.compare import compare as compare_runs
-    from fednlp.simulation.same_data import SameData
-    from fednlp.simulation.search_result import tuning_table
+    from fednlp.studies.compare import compare as compare_runs
+    from fednlp.studies.same_data import SameData
+    from fednlp.studies.search_result import tuning_table
 
     experiment, algorithms, baselines = comparison.experiment, comparison.algorithms, comparison.baselines
     with Console(again="run the same command again", verbose=comparison.verbose) as console:
@@ -238,7 +238,7 @@ def _search_options(
     tune: list[str] | None, trials: int | None, rounds: int | None, least: int | None
 ) -> dict[str, Any]:
     """Return the arguments of a search for settings; none without ``--tune``."""
-    from fednlp.simulation.trial_values import parse_grid
+    from fednlp.studies.trial_values import parse_grid
 
     if not tune:
         given = (("--trials", trials), ("--tune-rounds", rounds), ("--tune-from", least))
@@ -255,7 +255,7 @@ def _tuned(
     comparison: _Comparison, search: dict[str, Any], callback: "Callback", same_data: "SameData"
 ) -> "dict[str, SearchResult]":
     """Choose the settings of each method, if that is asked for."""
-    from fednlp.simulation.hyperparameters import tune
+    from fednlp.studies.hyperparameters import tune
 
     if not search:
         return {}

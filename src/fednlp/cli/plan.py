@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from fednlp.cli.console import Console
-    from fednlp.simulation.training_plan import PlanSearchResult
+    from fednlp.studies.training_plan import PlanSearchResult
 
 
 def plan(
@@ -48,8 +48,8 @@ def plan(
     from fednlp import config
     from fednlp.cli.console import Console
     from fednlp.cli.tables import plain_console
-    from fednlp.simulation.public_set import on_public_set
-    from fednlp.simulation.training_plan import PlanLimits, find_training_plan
+    from fednlp.studies.public_set import on_public_set
+    from fednlp.studies.training_plan import PlanLimits, find_training_plan
 
     settings = config.load(experiment, changes or [], full)
     if variant is not None:
@@ -76,7 +76,7 @@ def _keep(found: "PlanSearchResult", out: Path | None, console: "Console", as_js
     """Print the chosen plan as TOML, and write it into a file."""
     from fednlp.disk import atomic
     from fednlp.errors import RunError
-    from fednlp.simulation.training_plan import selection_text
+    from fednlp.studies.training_plan import selection_text
 
     if found.chosen is None:
         raise RunError(_why(found))

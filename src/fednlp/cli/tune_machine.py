@@ -14,7 +14,7 @@ def tune_machine(
 ) -> None:
     """Try workers, threads and precision on this machine, and show which are the fastest for an experiment."""
     from fednlp import config
-    from fednlp.simulation.tuning import BF16, ONEDNN, as_text, as_toml, fastest, tried
+    from fednlp.studies.tuning import BF16, ONEDNN, as_text, as_toml, fastest, tried
 
     found = []
     for trial in tried(config.load(experiment, changes or []), seconds):

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fednlp.data.quick_arrow import import_arrow
 from fednlp.disk import ELSEWHERE, atomic, sha256_of
 from fednlp.errors import DataError, RunError
 from fednlp.hubs.cache import cache_dir
+from fednlp.startup.quick_arrow import import_arrow
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from fednlp.tasks import require_trusted, task_from
 from fednlp.tasks.base import Predictions, Row, Task
 from fednlp.tasks.label_scores import defined_together
 from fednlp.training.batches import evaluation_batches
-from fednlp.training.onednn import use_onednn
+from fednlp.training.kernels.onednn import use_onednn
 from fednlp.training.worker_spec import pick_device
 
 _AT_SITE = "at a site"

@@ -10,7 +10,7 @@ from fednlp.disk import sha256_of, writing
 from fednlp.errors import MissingDependency, ModelError, install_command
 from fednlp.models.folder_cache import make_once, model_cache_folder
 from fednlp.models.loading import empty_model, explain_load_errors, load_pretrained
-from fednlp.models.quick_import import accelerate_found
+from fednlp.startup.quick_import import accelerate_found
 
 _MAGIC = b"GGUF"
 

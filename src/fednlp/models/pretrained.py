@@ -30,9 +30,9 @@ from fednlp.models.loading import (
     without_memory,
 )
 from fednlp.models.origins import name_origins
-from fednlp.models.quick_import import import_modelling
 from fednlp.models.settings import apply_overrides, cloze_class, load_config, position_limit
 from fednlp.seeds import torch_stream
+from fednlp.startup.quick_import import import_modelling
 
 _AS_LOADED = "_fednlp_as_loaded"
 """The attribute of a tokenizer with how it cut and padded when it was loaded."""

@@ -6,7 +6,7 @@ from statistics import fmean
 
 from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job
-from fednlp.simulation.compare import Planned
+from fednlp.studies.compare import Planned
 
 _SLOWEST = 50.0
 _CORES = 2

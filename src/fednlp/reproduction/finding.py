@@ -20,7 +20,7 @@ from fednlp.reproduction.outcomes import Outcomes
 from fednlp.reproduction.parts import FoundBounds, FoundClaim, FoundColumn, FoundPicture, FoundRow, FoundRun
 from fednlp.reproduction.results import Finding, PaperResults, Results, State
 from fednlp.reproduction.used_data import used_data
-from fednlp.simulation.same_data import digest_of
+from fednlp.studies.same_data import digest_of
 
 _LIBRARIES = ("fednlp", "torch", "transformers", "numpy", "python")
 

@@ -11,11 +11,11 @@ from fednlp.reproduction.manifest import Entry, Paper
 from fednlp.runtime.job import Say
 from fednlp.runtime.job_process import JobProcess
 from fednlp.simulation.callback import Callback
-from fednlp.simulation.compare import Planned, complete
 from fednlp.simulation.components import Log
 from fednlp.simulation.partitioning import partition_source
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.same_data import SameData
+from fednlp.studies.compare import Planned, complete
+from fednlp.studies.same_data import SameData
 
 REMEDY = "remove the folder, and run the command again"
 FIGURES = "figures.json"

@@ -15,9 +15,9 @@ from fednlp.reproduction.expecting import expected_seconds
 from fednlp.reproduction.jobs import Job, Work, one_line
 from fednlp.runtime.job_process import JobProcess
 from fednlp.simulation.callback import Callback
-from fednlp.simulation.going_on import jobs_of
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.runs_callback import RunsCallback
+from fednlp.studies.run_or_resume import jobs_of
+from fednlp.studies.runs_callback import RunsCallback
 
 Now = Callable[[], float]
 

@@ -17,7 +17,7 @@ from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.manifest import OF_PARTITIONS, TO_TARGET, Column, Measure, Row
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
 from fednlp.reproduction.used_data import examples_of
-from fednlp.simulation.compare import Planned
+from fednlp.studies.compare import Planned
 
 _COUNTED: Mapping[Measure, str] = {
     "simulated time": "simulated_seconds",

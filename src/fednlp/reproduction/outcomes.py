@@ -20,7 +20,7 @@ from fednlp.partition.plot_data import Overview, overview_of_counts
 from fednlp.reports.read import Run, read_run
 from fednlp.reports.sections.cross_client import read_cross_client
 from fednlp.reproduction.jobs import FIGURES, Job, one_line
-from fednlp.simulation.same_data import DIGITS
+from fednlp.studies.same_data import DIGITS
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from fednlp.reproduction.naming import (
 )
 from fednlp.reproduction.needs import PARTITION_SECONDS, data_of_parts, needed_data
 from fednlp.reproduction.results import Results
-from fednlp.simulation.compare import Planned, plan
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.same_data import SameData
+from fednlp.studies.compare import Planned, plan
+from fednlp.studies.same_data import SameData
 
 _PLACES = ("data.path", "data.test_path", "data.validation_path")
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import IO, Any, TypeVar
 
 from fednlp.errors import RunError
-from fednlp.models.quick_import import SWITCH
 from fednlp.runtime.death import death
 from fednlp.runtime.job_errors import as_error, as_exception
+from fednlp.startup.quick_import import SWITCH
 
 PATIENCE = 20.0
 """Seconds that a process has to end by itself."""

@@ -19,9 +19,9 @@ from typing import IO, Any
 
 from fednlp.clock import IDLE, timed
 from fednlp.errors import RunError
-from fednlp.models.quick_import import SWITCH
 from fednlp.runtime.death import death
 from fednlp.runtime.placement import WORKER
+from fednlp.startup.quick_import import SWITCH
 
 
 @dataclass(frozen=True)

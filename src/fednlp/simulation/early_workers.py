@@ -16,7 +16,7 @@ from fednlp.runtime.worker_process import WorkerCommand, started_ahead
 
 FACTORY = "fednlp.simulation.workers:open_worker"
 """What builds a worker in a worker process."""
-PRELOAD = ("fednlp.models.preloaded",)
+PRELOAD = ("fednlp.startup.preloaded",)
 """What a worker process imports while this one prepares."""
 _DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
 """Files of the systems' drivers of GPUs: NVIDIA's, that of Windows' Linux, AMD's."""

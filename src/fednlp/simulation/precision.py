@@ -4,7 +4,7 @@ import torch
 
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError
-from fednlp.training.onednn import has_onednn, onednn_is_faster
+from fednlp.training.kernels.onednn import has_onednn, onednn_is_faster
 from fednlp.training.precision import bf16_is_faster, low_dtype
 from fednlp.training.worker_spec import pick_device
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fednlp.training.activation_store import ActivationStore
 from fednlp.training.frozen_prefix import FrozenPrefix
-from fednlp.training.onednn import OneDnnLinear
+from fednlp.training.kernels.onednn import OneDnnLinear
 
 _INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _IRRELEVANT = ("return_dict", "num_items_in_batch")

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fednlp.seeds import torch_stream
 from fednlp.training.client_stack import ClientStack
-from fednlp.training.dropout import cheap_dropout
+from fednlp.training.kernels.dropout import cheap_dropout
 from fednlp.training.local import LocalTrainer
 from fednlp.training.optimizers import make_optimizer, make_schedule, remember, restore, set_rate
 from fednlp.training.precision import low_precision

@@ -12,7 +12,7 @@ from fednlp.federated.client import Gradient
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Batch, Task
 from fednlp.training.batches import local_batches, passes
-from fednlp.training.dropout import cheap_dropout
+from fednlp.training.kernels.dropout import cheap_dropout
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.optimizers import (
     make_optimizer,

@@ -8,8 +8,8 @@ from fednlp.hubs.cache import cache_dir
 from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.tasks.base import Task
 from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
+from fednlp.training.kernels.onednn import use_onednn
 from fednlp.training.local_training import LocalTraining
-from fednlp.training.onednn import use_onednn
 from fednlp.training.replica import Replica
 from fednlp.training.worker_spec import WorkerSpec, personal_names, pick_device
 
@@ -38,7 +38,7 @@ def open_replica(
         use_onednn(model)
     padding_free = None
     if options.padding_free:
-        from fednlp.training.padding_free import find_padding_free
+        from fednlp.training.kernels.padding_free import find_padding_free
 
         padding_free = find_padding_free(model)
     device = pick_device(spec.device, spec.workers_per_gpu, spec.gpu_mapping)

@@ -16,12 +16,12 @@ from fednlp.formatting.units import plural
 from fednlp.runtime.job_process import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
-from fednlp.simulation.going_on import go_on, jobs_of
 from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.run_dir import RunDir
-from fednlp.simulation.runs_callback import RunsCallback
-from fednlp.simulation.same_data import SameData
-from fednlp.simulation.trial_plan import Settings
+from fednlp.studies.run_or_resume import jobs_of, run_or_resume
+from fednlp.studies.runs_callback import RunsCallback
+from fednlp.studies.same_data import SameData
+from fednlp.studies.trial_plan import Settings
 
 
 @dataclass(frozen=True)
@@ -222,5 +222,5 @@ def complete(
     """
     if planned.state != "done" and not RunDir(planned.folder).state.is_file():  # else resume checks them
         same_data.require(planned.experiment, callback.log)
-    go_on(planned.experiment, planned.folder, callback, process)
+    run_or_resume(planned.experiment, planned.folder, callback, process)
     same_data.add(planned.experiment, planned.folder)

@@ -13,9 +13,9 @@ from fednlp.config.round_schedules import WITHOUT_ROUNDS
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.seeds import generator
-from fednlp.simulation.halving import Stage, stages, total_rounds
 from fednlp.simulation.new_run_dir import settings_hash
-from fednlp.simulation.own_settings import added_part
+from fednlp.studies.halving import Stage, stages, total_rounds
+from fednlp.studies.own_settings import added_part
 
 Settings = Mapping[str, Any]
 """Values by dotted keys, such as ``{"client.learning_rate": 1e-3}``."""

@@ -21,16 +21,16 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from fednlp.errors import ModelError
 from fednlp.training.frozen_prefix import layer_stack
-from fednlp.training.gradient_in_place import add_gradients_in_place
-from fednlp.training.laid_texts import LaidTexts
+from fednlp.training.kernels.gradient_in_place import add_gradients_in_place
+from fednlp.training.kernels.packed_sequences import PackedSequences
 
 _ALIKE = 1e-4
 """Tolerance between outputs and gradients with and without padding, as a share of the largest."""
 
-Layer = Callable[[LaidTexts, nn.Module, Tensor, Tensor | None], Tensor]
+Layer = Callable[[PackedSequences, nn.Module, Tensor, Tensor | None], Tensor]
 
 
-def _bert_layer(texts: LaidTexts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+def _bert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of BERT's family: all tokens, or those that are read."""
     attention = layer.attention.self
     projections = attention.query, attention.key, attention.value
@@ -40,7 +40,7 @@ def _bert_layer(texts: LaidTexts, layer: Any, tokens: Tensor, read: Tensor | Non
     return computed
 
 
-def _distilbert_layer(texts: LaidTexts, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+def _distilbert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of DistilBERT's family: all tokens, or those that are read."""
     attention = layer.attention
     projections = attention.q_lin, attention.k_lin, attention.v_lin
@@ -51,7 +51,7 @@ def _distilbert_layer(texts: LaidTexts, layer: Any, tokens: Tensor, read: Tensor
 
 
 def _attended(
-    texts: LaidTexts,
+    texts: PackedSequences,
     attention: Any,
     projections: tuple[nn.Module, nn.Module, nn.Module],
     heads: int,
@@ -131,7 +131,7 @@ class PaddingFree:
         for layer in self.layers[: self.padded]:
             hidden_states = layer(hidden_states, attention_mask, **others)
         seen = hidden_states.new_ones(hidden_states.shape[:2]) if self._mask is None else self._mask
-        texts = LaidTexts(seen.bool())
+        texts = PackedSequences(seen.bool())
         tokens, read = texts.rows.emptied(hidden_states), None
         for layer in self.layers[self.padded :]:
             read = texts.firsts if self.first_only and layer is self.layers[-1] else None

@@ -16,7 +16,7 @@ from fednlp.simulation.run import resume, run
 from fednlp.simulation.run_dir import RunDir
 
 
-def go_on(
+def run_or_resume(
     experiment: Experiment, folder: Path, callback: Callback, process: JobProcess | None = None
 ) -> None:
     """Do what is left of a run.
@@ -71,7 +71,7 @@ def go_on_here(experiment: dict[str, Any], folder: str, say: Say) -> None:
         folder: The run directory.
         say: Told of each call of the callback.
     """
-    go_on(Experiment(**experiment), Path(folder), _Saying(say))
+    run_or_resume(Experiment(**experiment), Path(folder), _Saying(say))
 
 
 class _Saying:

@@ -26,8 +26,8 @@ from fednlp.fewshot.depth_capacity import (
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.components import Log
-from fednlp.simulation.plan_estimation import PlanCost, PlanEstimator
 from fednlp.simulation.run import run
+from fednlp.studies.plan_estimation import PlanCost, PlanEstimator
 
 OnProgress = Callable[[int, int, str], None]
 

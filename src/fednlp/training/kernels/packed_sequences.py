@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fednlp.training.gradient_in_place import GradientInPlace
-from fednlp.training.onednn import OneDnnLinear
+from fednlp.training.kernels.gradient_in_place import GradientInPlace
+from fednlp.training.kernels.onednn import OneDnnLinear
 
 _LINEAR = nn.Linear, GradientInPlace, OneDnnLinear
 _LENGTH = 16
@@ -40,7 +40,7 @@ class _Rows:
         return tokens if self.full else tokens.index_select(0, self._places)
 
 
-class LaidTexts:
+class PackedSequences:
     """Where the tokens of a padded batch lie when its texts are laid end to end.
 
     Args:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fednlp.formatting.units import is_share, metric_title
 from fednlp.reports.groups import algorithm_title
 from fednlp.reports.table import ColumnKind, Stat, Table, TableColumn, TableRow
-from fednlp.simulation.trial_plan import MethodSearch, Settings, shown
+from fednlp.studies.trial_plan import MethodSearch, Settings, shown
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import ModuleType
 
-from fednlp.models.quick_import import SWITCH
+from fednlp.startup.quick_import import SWITCH
 
 _PANDAS = "pandas"
 

@@ -22,13 +22,13 @@ from fednlp.reports.client_tensors import keeps_tensors
 from fednlp.runtime.job_process import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
-from fednlp.simulation.going_on import go_on, jobs_of
-from fednlp.simulation.halving import Stage, best
 from fednlp.simulation.run_dir import RunDir, remedy
-from fednlp.simulation.runs_callback import RunsCallback
-from fednlp.simulation.same_data import SameData
-from fednlp.simulation.search_result import SearchResult, doubts
-from fednlp.simulation.trial_plan import Candidate, MethodSearch, plan_searches, shown
+from fednlp.studies.halving import Stage, best
+from fednlp.studies.run_or_resume import jobs_of, run_or_resume
+from fednlp.studies.runs_callback import RunsCallback
+from fednlp.studies.same_data import SameData
+from fednlp.studies.search_result import SearchResult, doubts
+from fednlp.studies.trial_plan import Candidate, MethodSearch, plan_searches, shown
 
 _FAILED = "failed.json"
 
@@ -274,7 +274,7 @@ def _result(
             _drop_without_weights(folder)
             if not folder.state.is_file():  # else resume checks the data
                 same_data.require(candidate.experiment, callback.log)
-            go_on(candidate.experiment, candidate.folder, _TrialCallback(callback, until), process)
+            run_or_resume(candidate.experiment, candidate.folder, _TrialCallback(callback, until), process)
         except _Paused:
             pass
         except RunError as error:

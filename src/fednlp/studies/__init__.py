@@ -1,0 +1,1 @@
+"""Many runs for one answer: comparing, tuning, planning what runs will cost."""
