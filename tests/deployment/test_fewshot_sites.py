@@ -1,8 +1,6 @@
 """Few-shot learning between machines: labels stay at the sites, and the run is the simulation's, bit for bit."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from fednlp.fewshot.pacing import LabelQuota
 from fednlp.runtime.message_json import to_json
 from fednlp.runtime.messages import Labels, LabelsKept
 from fednlp.simulation.central_labels import PSEUDO
+from fednlp.tasks import agreed_fields
 
 from .machines import Machines
 from .test_federation import allows, deploy, quiet, rounds
@@ -330,7 +329,7 @@ def test_a_dry_run_says_what_is_told_of_labels(experiment: Make, encoder: None, 
     setup = Setup(
         experiment=shards.experiment.model_dump(exclude_none=True),
         task=components.task_spec,
-        task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+        task_fields=agreed_fields(components.task),
         longest=components.longest,
         client=0,
         clients=4,
