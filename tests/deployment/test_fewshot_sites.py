@@ -100,6 +100,7 @@ def known_between_machines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for name in METHODS
     ],
 )
+@pytest.mark.slow
 def test_a_deployment_is_the_simulation(method: str, experiment: Make, encoder: None, tmp_path: Path) -> None:
     made = experiment(SETTINGS | METHODS[method])
     simulated = fednlp.run(made, tmp_path / "simulated")
@@ -148,6 +149,7 @@ def test_shards_hold_the_gold_labels_alone(experiment: Make, tmp_path: Path) -> 
     require_servable(shards.experiment)
 
 
+@pytest.mark.slow
 def test_machines_that_are_killed_end_as_the_simulation(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
