@@ -37,7 +37,7 @@ from fednlp.deployment.operate.findings import (
     versions,
 )
 from fednlp.deployment.session.driver import PeerIdentity
-from fednlp.deployment.session.frames import CHUNK
+from fednlp.deployment.session.messages import CHUNK
 from fednlp.deployment.session.probe import Echo
 from fednlp.errors import IdentityError, RunError
 

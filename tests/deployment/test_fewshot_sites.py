@@ -19,8 +19,7 @@ from fednlp.data.labels import with_labels
 from fednlp.deployment.operate.shards import TRAIN, split_out
 from fednlp.deployment.server.components import server_components
 from fednlp.deployment.server.remote_labels import PSEUDO as REMOTE_PSEUDO
-from fednlp.deployment.session.message_types import Reply
-from fednlp.deployment.session.messages import from_client
+from fednlp.deployment.session.messages import Reply, from_client
 from fednlp.deployment.session.servable import require_servable
 from fednlp.deployment.session.setup import ENCODER_FILES, Ready, Setup, model_files, read_experiment
 from fednlp.deployment.site.disclosure import redact_kept, redact_labels

@@ -33,8 +33,7 @@ from fednlp.deployment.operate import enrolling
 from fednlp.deployment.operate import join as joining
 from fednlp.deployment.operate.serve import Listening, serve
 from fednlp.deployment.operate.shards import split_out
-from fednlp.deployment.session.message_types import Call, Get
-from fednlp.deployment.session.messages import from_server, pack
+from fednlp.deployment.session.messages import Call, Get, from_server, pack
 from fednlp.deployment.session.probe import WHOLE, Echo, Probe
 from fednlp.simulation.callback import NullCallback
 

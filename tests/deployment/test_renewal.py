@@ -14,9 +14,9 @@ from fednlp.deployment.identity.certificates import load_certificate
 from fednlp.deployment.identity.credentials import channel_credentials, server_credentials
 from fednlp.deployment.identity.renewal import EVERY, keep_renewed, renew_if_due
 from fednlp.deployment.links import streams
-from fednlp.deployment.session.call_preparation import ReadyCall
+from fednlp.deployment.session.client_session import ReadyCall
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.messages import Call
 from fednlp.errors import IdentityError, RunError
 
 from .driven import session_in

@@ -10,8 +10,7 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment.operate.shards import split_out
-from fednlp.deployment.session.message_types import Call, Withdrawn
-from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.messages import Call, Withdrawn, pack
 from fednlp.deployment.session.setup import Again, Ready
 from fednlp.deployment.site.bound_run import BoundRun
 from fednlp.deployment.site.lost_state import STATE_IS_LOST, require_same_data

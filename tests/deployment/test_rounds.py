@@ -24,9 +24,8 @@ from fednlp.deployment.server.round_log import RoundLog
 from fednlp.deployment.server.run_directory import run_name
 from fednlp.deployment.server.site_engine import SiteEngine
 from fednlp.deployment.session import waiting
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call, Reply
+from fednlp.deployment.session.hub import Hub, StoredReply
+from fednlp.deployment.session.messages import Call, Reply
 from fednlp.deployment.session.waiting import Patience
 from fednlp.deployment.site.participate import Participant
 from fednlp.deployment.site.policy import SitePolicy

@@ -14,7 +14,7 @@ from fednlp.data.labels import has_labels
 from fednlp.data.textdata import in_order
 from fednlp.deployment.server.gathering import Member, Members
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.messages import Call
 from fednlp.deployment.session.setup import sections_for_sites
 from fednlp.deployment.site.label_telling import LABELS, MOST_LABELS, AskedLabels, ToldLabels
 from fednlp.disk import atomic

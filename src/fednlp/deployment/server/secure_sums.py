@@ -20,10 +20,9 @@ from typing import Any
 
 import numpy as np
 
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.inbox import client_of
-from fednlp.deployment.session.message_types import Call, ObjectRef
+from fednlp.deployment.session.call_ids import client_of
+from fednlp.deployment.session.hub import Hub, StoredReply
+from fednlp.deployment.session.messages import Call, ObjectRef
 from fednlp.deployment.session.secure_messages import BODY, Step, steps_of, to_json
 from fednlp.deployment.session.secure_terms import RoundSpec, spec_of, terms_of
 from fednlp.deployment.session.waiting import Patience

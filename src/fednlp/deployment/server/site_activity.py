@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from fednlp.deployment.server.status import SiteStatus, State
-from fednlp.deployment.session.call_names import all_in_words
-from fednlp.deployment.session.calls import Presence
+from fednlp.deployment.session.call_ids import all_in_words
+from fednlp.deployment.session.hub import Presence
 
 IDLE = "waits"
-"""What a connected client does that has nothing to do (:class:`fednlp.deployment.session.calls.Presence`)."""
+"""What a connected client does that has nothing to do (:class:`fednlp.deployment.session.hub.Presence`)."""
 
 
 def site_state(registered: str, presence: Presence | None, asked: bool) -> State:

@@ -129,7 +129,7 @@ class StatusWriter:
     def _status(self) -> Status:
         now, phase, members, present = self._now(), self._phase, self._members(), self._hub.connected()
         with self._hub.lock:
-            asked = {member.client: list(self._hub.open_calls(member.client)) for member in members}
+            asked = {member.client: self._hub.open_calls(member.client) for member in members}
         for member in members:
             tally = self._tallies.setdefault(member.client, SiteActivity())
             calls = asked[member.client] if member.state != "removed" else []

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from fednlp.checked_json import damaged
 from fednlp.config import differences
-from fednlp.deployment.session.message_types import ObjectRef
-from fednlp.deployment.session.object_cache import MOST_FETCHED
+from fednlp.deployment.session.messages import ObjectRef
+from fednlp.deployment.session.objects import MOST_FETCHED
 from fednlp.deployment.session.setup import (
     ENCODER_FILES,
     MODEL_FILES,

@@ -6,14 +6,11 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from fednlp.deployment.session.call_names import in_words
-from fednlp.deployment.session.call_preparation import ReadyCall
-from fednlp.deployment.session.client_session import ClientSession
-from fednlp.deployment.session.message_types import Call
-from fednlp.deployment.session.messages import software
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.objects import Written
-from fednlp.deployment.session.outbox import Outbox
+from fednlp.deployment.session.call_ids import in_words
+from fednlp.deployment.session.client_session import ClientSession, ReadyCall
+from fednlp.deployment.session.messages import Call, software
+from fednlp.deployment.session.objects import ObjectCache, Written
+from fednlp.deployment.session.replies import Outbox
 from fednlp.deployment.session.setup import is_setup, read_setup
 from fednlp.deployment.site.agreement import ModelDeclined
 from fednlp.deployment.site.bound_run import BoundRun

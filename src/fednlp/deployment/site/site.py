@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fednlp.deployment.session.message_types import ObjectRef
+from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.objects import Written, write_object
 from fednlp.deployment.session.request_checks import DERIVED, SiteRequest, require_agreed, require_sent
 from fednlp.deployment.session.secure_messages import OF_TESTS, STEPS

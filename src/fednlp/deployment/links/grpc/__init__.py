@@ -6,7 +6,7 @@ No code is generated: handlers take and give the bytes of frames.
 import os
 from typing import Any
 
-from fednlp.deployment.session.frames import MOST_FRAME
+from fednlp.deployment.session.messages import MOST_FRAME
 from fednlp.errors import MissingDependency, install_command
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs is raised too

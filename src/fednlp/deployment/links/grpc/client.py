@@ -33,7 +33,7 @@ from fednlp.deployment.links.streams import (
 )
 from fednlp.deployment.links.system import reuse_memory
 from fednlp.deployment.session.driver import NotAnswered, Session, Wake
-from fednlp.deployment.session.frames import MOST_FRAME
+from fednlp.deployment.session.messages import MOST_FRAME
 from fednlp.deployment.session.probe import PATIENCE
 from fednlp.errors import ProtocolError, RunError
 from fednlp.formatting.units import human_bytes

@@ -36,8 +36,7 @@ from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
 from fednlp.deployment.links.streams import drive, hush, report_in_lines, waker
 from fednlp.deployment.links.system import allow_many_files, reuse_memory, why_not_listening
 from fednlp.deployment.session.driver import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
-from fednlp.deployment.session.frames import MOST_FROM_SITE
-from fednlp.deployment.session.messages import printable
+from fednlp.deployment.session.messages import MOST_FROM_SITE, printable
 from fednlp.deployment.session.probe import PATIENCE as PROBING
 from fednlp.errors import FednlpError, ProtocolError, RunError
 

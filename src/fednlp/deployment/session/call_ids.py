@@ -1,4 +1,4 @@
-"""What calls are about, in words for people."""
+"""What the id of a call, ``round.client.name``, says: of which round and client it is, and what it is about."""
 
 _WORDS = {
     "train": "the training of round {}",
@@ -12,6 +12,16 @@ _WORDS = {
 }
 _SECURE = "a secure sum of round {}"
 """Of the steps of a protocol, which are several."""
+
+
+def round_of(call_id: str) -> int:
+    """Return the round of a call."""
+    return int(call_id.split(".")[0])
+
+
+def client_of(call_id: str) -> int:
+    """Return the client of a call."""
+    return int(call_id.split(".")[1])
 
 
 def in_words(call_id: str) -> str:
