@@ -9,10 +9,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from cryptography import x509
 
-from fednlp.deployment.identity.ca import SERVER_NAME
-from fednlp.deployment.identity.certificates import Material, fingerprint, show
-from fednlp.deployment.identity.invitations import is_invitation
+from fednlp.deployment.identity.certificates import SERVER_NAME, Material, fingerprint, show
 from fednlp.deployment.identity.names import broker_scheme
+from fednlp.deployment.identity.tokens import is_invitation
 from fednlp.deployment.links.proxy import proxy_for, why_no_proxy
 from fednlp.deployment.operate.findings import GOOD, WARNING, WRONG, Finding, certificate_dates
 from fednlp.formatting.safe_text import clean

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from cryptography import x509
 
 from fednlp.deployment.identity.access import Access
-from fednlp.deployment.identity.ca import SERVER_NAME, Clock
-from fednlp.deployment.identity.certificates import Material
+from fednlp.deployment.identity.certificates import SERVER_NAME, Clock, Material
 from fednlp.deployment.operate.dial import dial
 from fednlp.deployment.operate.findings import WRONG, Finding, certificate_dates
 from fednlp.errors import IdentityError
@@ -62,8 +61,7 @@ class Explainer:
     def _look(self) -> None:
         access = self._access
         try:
-            material = access.material() if access.balancer is None else None
-            found = likely(access.address, material, access.server_name, self._now())
+            found = likely(access.address, access.shown(), access.server_name, self._now())
             line = None if found is None else f"{found.text}: {found.remedy}"
             if line is not None and line != self._said:
                 self._said = line
