@@ -18,7 +18,7 @@ from fednlp.deployment.identity.enrolment import invite, store_address
 from fednlp.deployment.identity.tokens import JoinToken
 from fednlp.deployment.links.grpc import server_credentials
 from fednlp.deployment.operate import enrolling, join
-from fednlp.deployment.operate.explain import Explainer, likely
+from fednlp.deployment.operate.dial import Explainer, likely
 from fednlp.deployment.operate.join import enrolled_folder, site_file
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 

@@ -13,7 +13,7 @@ from fednlp.deployment.identity.site_identity import Call
 from fednlp.deployment.links.grpc import channel_credentials
 from fednlp.deployment.links.grpc.client import enrol, probe
 from fednlp.deployment.links.streams import pause
-from fednlp.deployment.operate.explain import likely
+from fednlp.deployment.operate.dial import likely
 from fednlp.deployment.session.driver import NotThere
 from fednlp.deployment.session.probe import Probe
 from fednlp.errors import RunError

@@ -22,10 +22,9 @@ from fednlp.deployment.identity.names import broker_scheme, server_address
 from fednlp.deployment.identity.site_identity import SiteIdentity
 from fednlp.deployment.identity.tokens import JoinToken, invitation_name, token_text
 from fednlp.deployment.links.grpc.client import connect
+from fednlp.deployment.operate.dial import Explainer
 from fednlp.deployment.operate.enrolling import asking, credentials, patiently
-from fednlp.deployment.operate.explain import Explainer
 from fednlp.deployment.operate.homes import joined_folder
-from fednlp.deployment.site.bound_run import BoundRun
 from fednlp.deployment.site.participate import Participant
 from fednlp.deployment.site.policy import SitePolicy, load_policy
 from fednlp.deployment.site.site import Site
@@ -232,8 +231,7 @@ def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Par
         access.material()  # an expired one is said at once
         site = Site(folder, access.site, policy, log)
         member = None if access.identity is None else access.identity.membership
-        bound = None if member is None else BoundRun(folder, member.invitation)
-        participant = Participant(folder, site, bound, log)
+        participant = Participant(folder, site, None if member is None else member.invitation, log)
         session, failure = participant.session, list[FednlpError]()
         link = threading.Thread(target=_link, args=(access, participant, failure, log), daemon=True)
         link.start()
