@@ -22,9 +22,8 @@ from fednlp.config import parse
 from fednlp.deployment.identity.enrolment import FOLDER
 from fednlp.deployment.operate.overview import Overview
 from fednlp.deployment.server import status_writer
-from fednlp.deployment.server.site_activity import SiteActivity, site_state
 from fednlp.deployment.server.status import STALE, Status, read_status, write_status
-from fednlp.deployment.server.status_writer import StatusWriter
+from fednlp.deployment.server.status_writer import SiteActivity, StatusWriter, site_state
 from fednlp.deployment.session.hub import Hub, Presence
 from fednlp.deployment.session.messages import Call
 from fednlp.errors import RunError

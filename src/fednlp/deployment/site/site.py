@@ -33,7 +33,6 @@ from fednlp.deployment.site.disclosure import (
 )
 from fednlp.deployment.site.final_model import final_vector, is_final_model, keep_models, read_final_model
 from fednlp.deployment.site.label_telling import asks_labels, tell_labels
-from fednlp.deployment.site.lost_state import STATE_IS_LOST, has_lost, require_same_data
 from fednlp.deployment.site.policy import SitePolicy
 from fednlp.deployment.site.published import Published
 from fednlp.deployment.site.refusals import Refusal
@@ -41,7 +40,14 @@ from fednlp.deployment.site.replay_guard import ReplayGuard
 from fednlp.deployment.site.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.site.secure_kept import KeptSessions
 from fednlp.deployment.site.secure_sums import SecureSite
-from fednlp.deployment.site.worker import FINETUNED, LABELS, SiteWork
+from fednlp.deployment.site.worker import (
+    FINETUNED,
+    LABELS,
+    STATE_IS_LOST,
+    SiteWork,
+    has_lost,
+    require_same_data,
+)
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.upload import Trained, upload_pieces
