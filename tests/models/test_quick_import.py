@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import tomli_w
@@ -200,9 +201,14 @@ def test_a_worker_imports_quickly_unless_the_environment_says_otherwise(
 ) -> None:
     """Whoever started it, for nothing of the user's runs in it."""
     given = []
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: given.append(env[SWITCH]))
+
+    def started(*_: object, env: dict[str, str], **__: object) -> MagicMock:
+        given.append(env[SWITCH])
+        return MagicMock()
+
+    monkeypatch.setattr(subprocess, "Popen", started)
     monkeypatch.delenv(SWITCH, raising=False)
-    WorkerProcess(WorkerCommand(1, "none:none", 1, ()))._log.close()
+    WorkerProcess(WorkerCommand(1, "none:none", 1, ())).stop()
     monkeypatch.setenv(SWITCH, "0")
-    WorkerProcess(WorkerCommand(1, "none:none", 1, ()))._log.close()
+    WorkerProcess(WorkerCommand(1, "none:none", 1, ())).stop()
     assert given == ["1", "0"]
