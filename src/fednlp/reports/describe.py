@@ -70,12 +70,12 @@ def describe_method(
     )
     cohort_text = f"{who}, {with_noun(rounds, 'round')} asked for"
     method = f"{algorithm_title(name)}{_options(config.get('algorithm'))}"
-    text = f"{method}: {cohort_text}; {describe_client(config)}{_server(config)}."
+    text = f"{method}: {cohort_text}; {_describe_client(config)}{_server(config)}."
     rest = (_aggregation, _attack, communication_summary, _own_steps)
     return " ".join(filter(None, [text, *(say(config) for say in rest)]))
 
 
-def describe_client(config: Mapping[str, Any]) -> str:
+def _describe_client(config: Mapping[str, Any]) -> str:
     """Return how one client trains."""
     client = LocalTraining.model_construct(**config.get("client", {}))
     steps, epochs = client.max_steps, client.num_train_epochs
@@ -86,7 +86,7 @@ def describe_client(config: Mapping[str, Any]) -> str:
     )
 
 
-def describe_server(config: Mapping[str, Any]) -> str:
+def _describe_server(config: Mapping[str, Any]) -> str:
     """Return how the server applies the mean update; empty where the configuration does not say."""
     server = config.get("server", {})
     if not server.get("optimizer"):
@@ -147,7 +147,7 @@ def _own_steps(config: Mapping[str, Any]) -> str:
 
 
 def _server(config: Mapping[str, Any]) -> str:
-    words = describe_server(config)
+    words = _describe_server(config)
     return f"; {words}" if words else ""
 
 

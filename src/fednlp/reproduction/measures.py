@@ -114,7 +114,6 @@ def _targets(
         work: The entry.
         runs: Its finished runs by key and method.
         column: The column.
-        key: Of the cell's runs.
         part: Which of their scores.
     """
     if not isinstance(column.target, str):

@@ -37,7 +37,6 @@ class FoundRun(Part):
         cpu_seconds: CPU seconds of its processes; None where they are not known.
         processor: Of the machine of a finished run; empty for others and for partitions. A GPU that trained stands
             behind a plus sign.
-        cores: Of that machine.
         settings: A digest of what decides its result; empty where it is not known, and for partitions.
         data: A digest of the content of its data; empty where it is not known.
     """

@@ -35,12 +35,7 @@ def read_results(folder: Path, remedy: str = "write it again with fednlp reprodu
 
 
 def with_pictures(results: Results, folder: Path) -> tuple[Results, dict[str, bytes]]:
-    """Return results without the pictures that cannot be shown, and the PNG files of the others by name.
-
-    Args:
-        results: Of the pages.
-        folder: Of the pages.
-    """
+    """Return results without the pictures that cannot be shown, and the PNG files of the others by name."""
     pictures: dict[str, bytes] = {}
     papers = []
     for paper in results.papers:

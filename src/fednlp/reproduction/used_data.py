@@ -17,7 +17,7 @@ def used_data(work: Work, outcomes: Outcomes) -> list[FoundData]:
     return list(dict.fromkeys(_used(work, outcomes)))
 
 
-def dataset_of(run: Run) -> str:
+def _dataset_of(run: Run) -> str:
     """Return the name of a run's data set."""
     return data_name(run.summary or {}, run.config)
 
@@ -33,7 +33,9 @@ def _used(work: Work, outcomes: Outcomes) -> Iterator[FoundData]:
     for job in work.every:
         if run := outcomes.runs.get(job.name):
             own = run.setting("partition.test_sets") == "own-split"
-            yield _beside_published(dataset_of(run), examples_of(run, "train"), examples_of(run, "test"), own)
+            yield _beside_published(
+                _dataset_of(run), examples_of(run, "train"), examples_of(run, "test"), own
+            )
         elif made := outcomes.partitions.get(job.name):
             yield _beside_published(made.dataset, made.train, made.test, own=False)
 
