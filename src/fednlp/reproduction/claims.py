@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from fednlp.formatting.units import DASH, capital
 from fednlp.reports.document import Grid, heading_anchor
 from fednlp.reproduction.agreement import STANDINGS
-from fednlp.reproduction.parts import FoundBounds, FoundClaim
-from fednlp.reproduction.results import Finding, PaperResults, Results
+from fednlp.reproduction.results import Finding, FoundBounds, FoundClaim, PaperResults, Results
 
 _JUDGED = ("Claim of the paper", "Found here", "What was tried")
 """Headings over :func:`judged`."""
