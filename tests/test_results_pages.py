@@ -17,6 +17,8 @@ from fednlp.reproduction.write import FIGURES, RESULTS, copy_pages, markdown_pag
 
 from .docs_blocks import ROOT, blocks, check_command
 
+pytestmark = pytest.mark.whole
+
 FOLDER = ROOT / "docs/results"
 TEXT = (FOLDER / RESULTS).read_text(encoding="utf-8")
 FOUND = Results.model_validate_json(TEXT)

@@ -42,6 +42,8 @@ from fednlp.simulation.run_dir import RunDir
 
 from .test_federation import Member, OneAtATime, allows, quiet, rounds
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 CLIENTS, M, K, FLUSHES = 5, 3, 2, 6
 RATES = (300, 430, 710, 1130, 2900)
@@ -214,6 +216,7 @@ def untimed(run: RunDir) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.variants(2)
 def test_sites_that_answer_by_the_simulated_clock_end_in_its_weights(
     method: str, buffered: Make, populations: list[Population], tmp_path: Path
 ) -> None:
@@ -270,6 +273,7 @@ class Stuck(Gate):
         return True
 
 
+@pytest.mark.slow
 def test_a_site_that_is_removed_gives_its_place_to_others(buffered: Make, tmp_path: Path) -> None:
     made = buffered({"clients_per_round": 4, "evaluation.every": 1, "num_rounds": 8})
     shards = split_out(made.resolved(), tmp_path / "shards", quiet)
@@ -411,6 +415,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("moment", ["noted", "saved"])
 @pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.variants(1)
 def test_a_server_that_is_killed_goes_on_with_the_same_flushes(
     moment: str,
     count: int,

@@ -1,8 +1,6 @@
 """Few-shot learning between machines: labels stay at the sites, and the run is the simulation's, bit for bit."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +35,7 @@ from fednlp.fewshot.pacing import LabelQuota
 from fednlp.runtime.message_json import to_json
 from fednlp.runtime.messages import Labels, LabelsKept
 from fednlp.simulation.central_labels import PSEUDO
+from fednlp.tasks import agreed_fields
 
 from .machines import Machines
 from .test_federation import allows, deploy, quiet, rounds
@@ -101,6 +100,7 @@ def known_between_machines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for name in METHODS
     ],
 )
+@pytest.mark.slow
 def test_a_deployment_is_the_simulation(method: str, experiment: Make, encoder: None, tmp_path: Path) -> None:
     made = experiment(SETTINGS | METHODS[method])
     simulated = fednlp.run(made, tmp_path / "simulated")
@@ -149,6 +149,7 @@ def test_shards_hold_the_gold_labels_alone(experiment: Make, tmp_path: Path) -> 
     require_servable(shards.experiment)
 
 
+@pytest.mark.slow
 def test_machines_that_are_killed_end_as_the_simulation(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +331,7 @@ def test_a_dry_run_says_what_is_told_of_labels(experiment: Make, encoder: None, 
     setup = Setup(
         experiment=shards.experiment.model_dump(exclude_none=True),
         task=components.task_spec,
-        task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+        task_fields=agreed_fields(components.task),
         longest=components.longest,
         client=0,
         clients=4,

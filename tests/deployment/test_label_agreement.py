@@ -31,6 +31,8 @@ from fednlp.simulation.precision import with_precision
 
 from .test_federation import Member, deploy, quiet, rounds
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 TELLS = {"tell_labels": True}
 

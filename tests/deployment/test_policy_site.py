@@ -1,9 +1,8 @@
 """A site that decides by its policy: nothing is set up, trained or told that the policy does not allow."""
 
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from fednlp.disk import sha256_of
 from fednlp.errors import DataError, RunError, SecureAbort
 from fednlp.federated.client import ClientResult
 from fednlp.runtime.messages import ClientModelResult
+from fednlp.tasks import agreed_fields
 
 from .ends import welcome
 
@@ -51,7 +51,7 @@ def served(experiment: Make, tmp_path_factory: Any) -> tuple[Experiment, dict[st
     setup = Setup(
         experiment=made.model_dump(exclude_none=True),
         task=components.task_spec,
-        task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+        task_fields=agreed_fields(components.task),
         longest=components.longest,
         client=1,
         clients=8,

@@ -23,6 +23,8 @@ from .ends import drain, welcome
 from .machines import Killed, Machines
 from .test_federation import METHODS, quiet, rounds
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 SETTINGS = {
     "num_rounds": 3,
@@ -68,6 +70,7 @@ class Losing(Machines):
 
 
 @pytest.mark.parametrize("lost", [None, ("setup.json",), ("start",)])
+@pytest.mark.variants(1)
 def test_a_site_without_state_goes_on_as_if_nothing_had_happened(
     lost: tuple[str, ...] | None, experiment: Make, tmp_path: Path
 ) -> None:
@@ -83,6 +86,7 @@ def test_a_site_without_state_goes_on_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize("lost", [None, ("record.bin",)])
 @pytest.mark.parametrize("method", ["ditto", "8 bits", "splitbert"])
+@pytest.mark.variants(1)
 def test_what_a_site_keeps_for_itself_begins_anew(
     method: str, lost: tuple[str, ...] | None, experiment: Make, tmp_path: Path
 ) -> None:

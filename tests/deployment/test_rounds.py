@@ -41,6 +41,8 @@ from fednlp.training.local import LocalTrainer
 from .machines import Killed, Machines, Process
 from .test_federation import quiet, rounds
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 SETTINGS: dict[str, Any] = {
     "num_rounds": 2,
@@ -89,6 +91,7 @@ class Stubborn(Machines):
 
 
 @pytest.mark.parametrize("protocol", ["none", "secagg"])
+@pytest.mark.variants(1)
 def test_a_round_that_came_to_nothing_is_begun_again(
     protocol: str, experiment: Make, tmp_path: Path, trained: Counter[tuple[int, int]]
 ) -> None:
@@ -352,6 +355,7 @@ class Closing(RoundLog):
             raise Killed
 
 
+@pytest.mark.slow
 def test_the_first_to_deliver_count_and_a_killed_server_keeps_to_that(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ from .disks import Disk
 from .slow_disks import make_slow
 from .world import World
 
+pytestmark = pytest.mark.whole
+
 FAULTY, MOST_STEPS = 400, 20_000
 
 
@@ -37,6 +39,7 @@ def live_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch, slow:
 
 
 @pytest.mark.parametrize("block", range(4))
+@pytest.mark.variants(1)
 def test_each_call_is_answered_once_whatever_fails(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,6 +50,7 @@ def test_each_call_is_answered_once_whatever_fails(
 
 
 @pytest.mark.parametrize("block", range(4))
+@pytest.mark.variants(1)
 def test_a_round_that_goes_on_while_the_disks_are_slow_is_as_safe(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ from fednlp.models.pretrained import (
 )
 from fednlp.training.model_layout import layout_of
 
+pytestmark = pytest.mark.whole
+
 
 def corpus(seed: int = 0) -> list[str]:
     rng = random.Random(seed)

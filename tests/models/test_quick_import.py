@@ -14,6 +14,8 @@ import fednlp
 from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess
 from fednlp.startup.quick_import import SWITCH, quick_imports
 
+pytestmark = pytest.mark.whole
+
 HEAVY = (
     "accelerate",
     "torch._dynamo.utils",
@@ -54,6 +56,7 @@ def test_first_round_needs_no_heavy_library(document: Any, tmp_path: Path) -> No
     assert (done.returncode, done.stdout.strip()) == (7, "[]"), done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_loaded_without_sympy(random_model: Callable[..., Path]) -> None:
     """PyTorch imports it for what it computes of shapes alone, as transformers does before it reads weights."""
     sources = [str(random_model(kind)) for kind in ("bert", "distilbert", "gpt2", "t5", "bart")]
@@ -68,6 +71,7 @@ def test_a_checkpoint_is_loaded_without_sympy(random_model: Callable[..., Path])
     assert done.stdout.split() == ["False"] * len(sources), done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_loaded_when_it_is_used() -> None:
     done = run(
         "import sys, torch\n"
@@ -151,6 +155,7 @@ def test_only_the_command_line_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("switch", ["0", None])
+@pytest.mark.variants(1)
 def test_other_processes_import_as_usual(switch: str | None) -> None:
     """Those of a user who says so, and those of Python programs that import fednlp."""
     pytest.importorskip("pandas")
@@ -172,6 +177,7 @@ def test_other_processes_import_as_usual(switch: str | None) -> None:
 
 
 @pytest.mark.parametrize("method", ["lora", "prompt-tuning"])
+@pytest.mark.slow
 def test_adapters_train_in_two_workers_of_the_command_line(
     document: Any, tmp_path: Path, method: str
 ) -> None:

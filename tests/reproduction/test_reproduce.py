@@ -28,6 +28,8 @@ from fednlp.simulation.callback import NullCallback
 
 from .made_up import Said, agnews_in, manifest_in
 
+pytestmark = pytest.mark.whole
+
 Document = Callable[..., dict[str, Any]]
 
 REMEDY = "remove the folder, and run the command again"
@@ -275,6 +277,7 @@ def test_a_run_that_outlasts_the_budget_stops_after_a_round_and_goes_on(manifest
     assert findings(out)["figure1"]["state"] == "made"
 
 
+@pytest.mark.slow
 def test_a_folder_is_moved_with_its_runs_that_begin_with_a_model_in_it(
     manifest: Path, here: Path, outcome: Callable[[Path], dict[str, Any]]
 ) -> None:

@@ -51,6 +51,7 @@ def manifest(here: Path, document: Document) -> Path:
     return manifest_in(here, runs, entries)
 
 
+@pytest.mark.slow
 def test_at_once_is_the_same_as_one_by_one(
     manifest: Path, here: Path, outcome: Callable[[Path], dict[str, Any]]
 ) -> None:

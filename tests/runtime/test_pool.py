@@ -18,6 +18,8 @@ from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess, kept_wor
 
 from .counting import Counting
 
+pytestmark = pytest.mark.whole
+
 MANY = 400
 """Enough requests that each worker answers some: a worker that has begun takes the next at once."""
 
