@@ -13,8 +13,7 @@ from fednlp.reproduction.manifest import OF_PARTITIONS, Paper
 from fednlp.reproduction.naming import group_of, groups_of, partition_name
 from fednlp.reproduction.preparation import Preparation
 from fednlp.reproduction.results import Results
-from fednlp.reproduction.stored_pages import FIGURES, RESULTS, read_results
-from fednlp.reproduction.write import copy_pages, markdown_pages
+from fednlp.reproduction.write import FIGURES, RESULTS, copy_pages, markdown_pages, read_results
 
 from .docs_blocks import ROOT, blocks, check_command
 

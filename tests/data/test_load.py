@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from fednlp.data import TextData, load, load_data
 from fednlp.data.catalogue.news import punctuated
 from fednlp.data.profiling import label_issues
-from fednlp.data.readers.speakers import play_text
+from fednlp.data.readers.language import play_text
 from fednlp.data.store import Rows
 from fednlp.errors import DataError
 from fednlp.formatting.sorting import sort_labels

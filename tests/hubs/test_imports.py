@@ -9,7 +9,7 @@ import fednlp
 
 SOURCE = Path(fednlp.__file__).parent
 ALLOWED = {
-    "data": {"data", "models", "hubs", "formatting", "formulations", "disk", "errors", "seeds"},
+    "data": {"data", "models", "hubs", "formatting", "formulations", "disk", "errors", "seeds", "startup"},
     "hubs": {"hubs", "disk", "errors"},
     "formatting": {"formatting"},
 }

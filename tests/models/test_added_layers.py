@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from fednlp.config import parse
 from fednlp.errors import ConfigError, ModelError
 from fednlp.models.added_layers import added_layers_folder, with_added_layers
-from fednlp.models.from_scratch import from_scratch_source
+from fednlp.models.from_scratch import from_scratch_source, train_vocabulary
 from fednlp.models.pretrained import load_tokenizer, new_model, pretrained_model, save_model
 from fednlp.models.resolve import resolve_model
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import layer_places, parse_selection
-from fednlp.models.vocabulary import train_vocabulary
 from fednlp.training.model_layout import layout_of
 
 pytestmark = pytest.mark.whole

@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import ModelError
-from fednlp.models.from_scratch import from_scratch_folder, from_scratch_source
+from fednlp.models.from_scratch import (
+    SMALLEST,
+    SPECIAL,
+    from_scratch_folder,
+    from_scratch_source,
+    train_vocabulary,
+)
 from fednlp.models.loading import has_weights
 from fednlp.models.pretrained import (
     load_tokenizer,
@@ -24,7 +30,6 @@ from fednlp.models.pretrained import (
     save_model,
     target_tokenizer,
 )
-from fednlp.models.vocabulary import SMALLEST, SPECIAL, train_vocabulary
 from fednlp.training.model_layout import layout_of
 
 pytestmark = pytest.mark.whole
@@ -60,7 +65,7 @@ def test_the_same_texts_give_the_same_bytes_whatever_the_threads(vocabulary: Pat
     assert (other / "tokenizer.json").read_bytes() == expected
     (tmp_path / "texts").write_text("\n".join(corpus()), encoding="utf-8")
     code = (
-        "import sys, pathlib, hashlib; from fednlp.models.vocabulary import train_vocabulary as train;"
+        "import sys, pathlib, hashlib; from fednlp.models.from_scratch import train_vocabulary as train;"
         "texts = pathlib.Path(sys.argv[1]).read_text(encoding='utf-8').split('\\n');"
         "made = train(lambda: texts, 500, pathlib.Path(sys.argv[2]));"
         "print(hashlib.sha256((made / 'tokenizer.json').read_bytes()).hexdigest())"

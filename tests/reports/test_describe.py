@@ -8,8 +8,7 @@ import pytest
 
 from fednlp.reports.client_tensors import keeps_tensors, own_models
 from fednlp.reports.content import _all_metrics
-from fednlp.reports.describe import describe_method
-from fednlp.reports.describe_exchange import communication_summary, frozen_summary
+from fednlp.reports.describe import communication_summary, describe_method, frozen_summary
 from fednlp.reports.document import Grid
 from fednlp.reports.modelcard import model_card
 from fednlp.reports.read import read_run

@@ -87,7 +87,7 @@ def test_each_algorithm_has_one_colour_in_every_figure_and_baselines_are_dashed(
 
 
 def test_the_training_loss_has_no_curve_of_local_training(groups: dict[str, list[Run]]) -> None:
-    assert set(_lines(plots.loss_curves(groups))) == {"fedavg", "fedopt", "centralised"}
+    assert set(_lines(plots.learning_curves(groups, "train_loss"))) == {"fedavg", "fedopt", "centralised"}
 
 
 def test_a_baseline_that_sends_nothing_is_a_level_line_against_bytes(groups: dict[str, list[Run]]) -> None:
@@ -144,7 +144,6 @@ def test_nothing_measured_is_no_figure(new_run: NewRun) -> None:
         plots.client_curves,
     ):
         assert chart_of(runs, "accuracy") is None
-    assert plots.loss_curves(runs) is None
     assert plots.client_histogram(runs["A"], "accuracy") is None
     assert plots.client_histogram([], "accuracy") is None
 
@@ -153,7 +152,7 @@ def test_a_loss_that_is_not_finite_is_drawn_as_far_as_it_is(new_run: NewRun) -> 
     folder = new_run(rounds=3)
     text = '{"round": 1, "train_loss": 2.0}\n{"round": 2, "train_loss": NaN}\n{"round": 3, "train_loss": Infinity}\n'
     (folder / "rounds.jsonl").write_text(text)
-    chart = plots.loss_curves({"A": [read_run(folder)]})
+    chart = plots.learning_curves({"A": [read_run(folder)]}, "train_loss")
     assert chart is not None
     assert "<svg" in style.svg(draw(chart), "loss", "Loss")
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError
-from fednlp.reproduction.budget import Step, choose, parse_budget
+from fednlp.reproduction.making import Step, choose, parse_budget
 
 _JOBS = st.sampled_from("abcdefgh")
 _COSTS = {name: 2.0**number for number, name in enumerate("abcdefgh")}

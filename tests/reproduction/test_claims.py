@@ -17,10 +17,8 @@ from fednlp.reproduction.catalogue import read_paper
 from fednlp.reproduction.claims import judged
 from fednlp.reproduction.finding import found_bounds, found_claims
 from fednlp.reproduction.manifest import Entry
-from fednlp.reproduction.parts import FoundBounds, FoundClaim, FoundColumn
-from fednlp.reproduction.results import Results
-from fednlp.reproduction.stored_pages import read_results
-from fednlp.reproduction.write import markdown_pages
+from fednlp.reproduction.results import FoundBounds, FoundClaim, FoundColumn, Results
+from fednlp.reproduction.write import markdown_pages, read_results
 
 from .made_up import pages_of, table_of
 

@@ -21,10 +21,9 @@ from fednlp.reproduction.curves import charts_of, found_curves
 from fednlp.reproduction.joining import unite
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import run_name
-from fednlp.reproduction.notes import seeds_left_out
-from fednlp.reproduction.parts import MOST_POINTS, FoundCurve, FoundPicture, FoundRun
-from fednlp.reproduction.results import Finding, Results
-from fednlp.reproduction.stored_pages import read_results
+from fednlp.reproduction.page import seeds_left_out
+from fednlp.reproduction.results import MOST_POINTS, Finding, FoundCurve, FoundPicture, FoundRun, Results
+from fednlp.reproduction.write import read_results
 
 from .made_up import pages_of, table_of
 

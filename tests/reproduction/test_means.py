@@ -19,9 +19,8 @@ from fednlp.reproduction.finding import found_column
 from fednlp.reproduction.joining import known, unite
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.naming import group_of, groups_of, run_name
-from fednlp.reproduction.parts import FoundRun
-from fednlp.reproduction.results import Finding, Results
-from fednlp.reproduction.stored_pages import read_results
+from fednlp.reproduction.results import Finding, FoundRun, Results
+from fednlp.reproduction.write import read_results
 from fednlp.simulation.callback import NullCallback
 
 from .made_up import pages_of, table_of

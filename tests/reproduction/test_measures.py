@@ -19,7 +19,7 @@ from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.measures import cells, errors, unreached
 from fednlp.reproduction.naming import cells_of, digest, group_of_cell, name_of, partition_name
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
-from fednlp.reproduction.parts import FoundColumn, FoundRun
+from fednlp.reproduction.results import FoundColumn, FoundRun
 from fednlp.studies.compare import Planned
 
 from .made_up import pages_of, table_of

@@ -18,13 +18,15 @@ from fednlp.errors import ConfigError, RunError
 from fednlp.reproduction import Request, reproduce
 from fednlp.reproduction.agreement import standard_error
 from fednlp.reproduction.catalogue import find_papers
-from fednlp.reproduction.expecting import expected_seconds, slowness
 from fednlp.reproduction.folder import Record
+from fednlp.reproduction.making import expected_seconds, slowness
 from fednlp.reproduction.needs import expected_minutes
 from fednlp.reproduction.preparation import Preparation
 from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
+
+from .made_up import Said, agnews_in, manifest_in
 
 pytestmark = pytest.mark.whole
 
@@ -95,11 +97,7 @@ def manifest(here: Path, document: Document) -> Path:
             "columns": [{"name": "spread", "measure": "size spread"}],
         },
     ]
-    named = [{"title": entry["id"].capitalize(), "shows": "things", **entry} for entry in entries]
-    paper = {"name": "mine", "title": "t", "source": "somebody", "runs": runs, "entry": named}
-    path = here / "mine.toml"
-    path.write_text(tomli_w.dumps(paper))
-    return path
+    return manifest_in(here, runs, entries)
 
 
 def findings(out: Path) -> dict[str, dict[str, Any]]:
@@ -200,30 +198,22 @@ def test_what_fits_is_made_and_the_rest_says_why_not(manifest: Path, here: Path)
 
 
 def test_a_mistake_in_the_manifest_is_said(manifest: Path, here: Path) -> None:
-    lines: list[str] = []
-    callback = NullCallback()
-    callback.log = lines.append
-    reproduce(Request([str(manifest)], ["table3", "figure3"]), 0, here / "out", callback)
-    (line,) = [line for line in lines if "cannot be made" in line]
+    said = Said()
+    reproduce(Request([str(manifest)], ["table3", "figure3"]), 0, here / "out", said)
+    (line,) = [line for line in said.lines if "cannot be made" in line]
     assert line.startswith("table3 cannot be made: algorithm.name: there is no algorithm")
 
 
 def test_a_budget_that_is_too_small_is_said(manifest: Path, here: Path) -> None:
-    said: list[str] = []
-
-    class Said(NullCallback):
-        def log(self, text: str) -> None:
-            said.append(text)
-
-    request = Request([str(manifest)], ["figure1"])
-    reproduce(request, 5, here / "out", Said())
+    said, request = Said(), Request([str(manifest)], ["figure1"])
+    reproduce(request, 5, here / "out", said)
     assert re.fullmatch(
         r"nothing is begun in the [\d.]+ s left: what takes least needs about 12 s; give a larger --budget",
-        said[-1],
+        said.lines.pop(),
     )
-    said.clear()
-    reproduce(request, 0, here / "out", Said())
-    assert not said, "the pages alone were asked for"
+    said.lines.clear()
+    reproduce(request, 0, here / "out", said)
+    assert not said.lines, "the pages alone were asked for"
 
 
 def test_nothing_begins_that_does_not_fit(manifest: Path, here: Path) -> None:
@@ -346,9 +336,7 @@ def test_pictures_of_runs(here: Path, document: Document) -> None:
         {"id": "figure1", "runs": ["quick"], "pictures": ["update_norms"], **timed},
         {"id": "figure2", "runs": ["quick"], "curves": "global"},
     ]
-    named = [{"title": entry["id"].capitalize(), "shows": "things", **entry} for entry in entries]
-    paper = {"name": "mine", "title": "t", "source": "s", "runs": runs, "entry": named}
-    (here / "mine.toml").write_text(tomli_w.dumps(paper))
+    manifest_in(here, runs, entries)
     reproduce(Request(["mine.toml"]), 3600, here / "out", NullCallback())
     found = {name: one["pictures"] for name, one in findings(here / "out").items()}
     captions = [picture["caption"] for name in ("figure1", "figure2") for picture in found[name]]
@@ -364,27 +352,7 @@ def test_pictures_of_runs(here: Path, document: Document) -> None:
 @pytest.fixture
 def folder(here: Path) -> Path:
     """A folder with made-up files of AG News."""
-    folder = here / "ag"
-    folder.mkdir()
-    for name, count in (("train", 40), ("test", 8)):
-        rows = [f'"{number % 4 + 1}","title {number}","text {number}"' for number in range(count)]
-        (folder / f"{name}.csv").write_text("\n".join(rows) + "\n")
-    return folder
-
-
-@pytest.mark.slow
-def test_a_damaged_run_does_not_stop_the_others(manifest: Path, here: Path) -> None:
-    out = here / "out"
-    reproduce(Request([str(manifest)], ["table1", "figure1"]), 3600, out)
-    path = out / "runs/quick/fedavg-seed0/summary.json"
-    summary = json.loads(path.read_text())
-    for rounds in (None, "2", {}, [2], True):
-        path.write_text(json.dumps(summary | {"rounds": rounds}))
-        reproduce(Request([str(manifest)]), 0, out)
-        found = findings(out)
-        assert "rounds.jsonl is damaged" in found["table1"]["reason"]
-        assert found["figure1"]["state"] == "made"
-        assert any(figures(found["table1"]).values()), "what is whole is shown"
+    return agnews_in(here / "ag")
 
 
 def test_partitions_are_drawn_from_given_folders(manifest: Path, here: Path, folder: Path) -> None:
@@ -562,6 +530,10 @@ def test_a_slower_machine_is_expected_to_stay_slow() -> None:
         (["000", "--data", "mrqa"], "--data mrqa: write NAME=DIR"),
         (["000", "--data", "mrq=x"], "--data mrq: choose from dialogsum,"),
         (["000", "--data", "mrqa=nowhere"], "--data mrqa=nowhere: there is no such folder"),
+        (
+            ["000", "--join", "nowhere"],
+            "--join nowhere: there is no results.json in it or in its page/",
+        ),
         (["000", "--seeds", "0"], "--seeds 0: at least 1 is needed"),
         ([], "which paper? say fednlp reproduce 000, or all"),
     ],
@@ -634,32 +606,50 @@ def test_shared_runs_are_expected_once(manifest: Path) -> None:
     assert expected_minutes(paper, [*figure5, *figure5]) == expected_minutes(paper, figure5)
 
 
-@pytest.mark.parametrize("name", ["summary.json", "resolved.toml", "rounds.jsonl"])
-@pytest.mark.variants(1)
-def test_a_damaged_run_is_named_and_the_others_are_made(manifest: Path, here: Path, name: str) -> None:
+def test_damaged_runs_are_named_and_what_is_whole_is_shown(manifest: Path, here: Path) -> None:
+    """Also a finished run without all of its rounds: its bytes and times would be too small, unsaid."""
     out = here / "out"
-    reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, out)
-    damaged = out / "runs/quick/fedavg-seed0" / name
-    damaged.write_text("x" + damaged.read_text())
-    reproduce(Request([str(manifest)]), 3600, out)
-    found = findings(out)
-    assert found["table1"]["reason"].startswith(f"failed: {damaged}")
-    assert found["table1"]["state"] == "in part"
-    assert figures(found["table1"])["here"]["B"].keys() >= {"0", "1"}
-    assert found["figure1"]["state"] == "made"
+    reproduce(Request([str(manifest)], ["table1", "figure1"]), 3600, out)
+    run = out / "runs/quick/fedavg-seed0"
+    whole = {name: (run / name).read_text() for name in ("summary.json", "resolved.toml", "rounds.jsonl")}
+    summary, rounds = json.loads(whole["summary.json"]), f"{run / 'rounds.jsonl'} is damaged"
+    damages: list[tuple[str, str | None, str]] = [
+        *((name, f"x{text}", str(run / name)) for name, text in whole.items()),
+        ("resolved.toml", None, f"{run / 'resolved.toml'} is damaged (it is missing): {REMEDY}"),
+        ("rounds.jsonl", whole["rounds.jsonl"].splitlines()[0] + "\n", f"{rounds} (1 of 2 rounds)"),
+        ("rounds.jsonl", None, f"{rounds} (0 of 2 rounds)"),
+        *(
+            ("summary.json", json.dumps(summary | {"rounds": one}), rounds)
+            for one in (None, "2", {}, [2], True)
+        ),
+    ]
+    for name, text, reason in damages:
+        if text is None:
+            (run / name).unlink()
+        else:
+            (run / name).write_text(text)
+        reproduce(Request([str(manifest)]), 0, out)
+        (run / name).write_text(whole[name])
+        found = findings(out)
+        assert found["table1"]["reason"].startswith(f"failed: {reason}")
+        assert found["table1"]["state"] == "in part"
+        assert {row: [*seeds] for row, seeds in figures(found["table1"])["bytes"].items()} == {
+            "A": ["1"],
+            "B": ["0", "1"],
+        }
+        assert found["figure1"]["state"] == "made"
 
 
-def test_a_finished_run_without_its_settings_is_named_and_the_others_are_made(
-    manifest: Path, here: Path
-) -> None:
+def test_beside_a_damaged_run_the_others_are_made(manifest: Path, here: Path) -> None:
     out = here / "out"
     reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, out)
-    settings = out / "runs/quick/fedavg-seed0/resolved.toml"
-    settings.unlink()
+    (out / "runs/quick/fedavg-seed0/resolved.toml").unlink()
+    summary = out / "runs/quick/fedopt-seed0/summary.json"
+    summary.write_text("x" + summary.read_text())
     reproduce(Request([str(manifest)]), 3600, out)
     found = findings(out)
-    assert found["table1"]["reason"] == f"failed: {settings} is damaged (it is missing): {REMEDY}"
     assert found["table1"]["state"] == "in part"
+    assert figures(found["table1"])["here"].keys() == {"A", "B"}, "of the second seed"
     assert found["figure1"]["state"] == "made"
 
 
@@ -677,23 +667,6 @@ def test_the_time_of_a_killed_run_is_counted(manifest: Path, here: Path) -> None
     assert len(lines) == 2
     assert record["seconds"] == {"runs/slow/fedavg-seed0": 2 * 500.0 + 2 * 1000.0}
     assert record["cpu_seconds"] == {}, "that of the first two rounds is not known"
-
-
-def test_a_finished_run_without_all_of_its_rounds_is_damaged(manifest: Path, here: Path) -> None:
-    """Its bytes and times would be too small, and nothing would say so."""
-    out = here / "out"
-    reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, out)
-    rounds = out / "runs/quick/fedavg-seed0/rounds.jsonl"
-    first = rounds.read_text().splitlines()[0]
-    for left, kept in ((f"{first}\n", 1), (None, 0)):
-        if left is None:
-            rounds.unlink()
-        else:
-            rounds.write_text(left)
-        reproduce(Request([str(manifest)]), 0, out)
-        found = findings(out)["table1"]
-        assert found["reason"].startswith(f"failed: {rounds} is damaged ({kept} of 2 rounds)")
-        assert "A" not in figures(found)["bytes"]
 
 
 def test_the_pages_are_those_of_their_data(manifest: Path, here: Path) -> None:

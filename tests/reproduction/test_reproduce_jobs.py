@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError
 from fednlp.reproduction import Request, reproduce
-from fednlp.reproduction.expecting import slowness
 from fednlp.reproduction.folder import Record
-from fednlp.reproduction.making import _SharedClock
-from fednlp.simulation.callback import NullCallback
+from fednlp.reproduction.making import _SharedClock, slowness
+
+from .made_up import Said, manifest_in
 
 Document = Callable[..., dict[str, Any]]
 
@@ -48,27 +48,7 @@ def manifest(here: Path, document: Document) -> Path:
             "columns": [{"name": "spread", "measure": "size spread"}],
         },
     ]
-    named = [{"title": one["id"].capitalize(), "shows": "things", **one} for one in entries]
-    paper = {"name": "mine", "title": "t", "source": "somebody", "runs": runs, "entry": named}
-    path = here / "mine.toml"
-    path.write_text(tomli_w.dumps(paper))
-    return path
-
-
-class Said(NullCallback):
-    """A callback that keeps what is logged, and counts the rounds."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.rounds = 0
-
-    def on_round(self, line: dict[str, Any], left: float | None) -> None:
-        """Count a round."""
-        self.rounds += 1
-
-    def log(self, text: str) -> None:
-        """Keep a line."""
-        self.lines.append(text)
+    return manifest_in(here, runs, entries)
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import typer
 
 if TYPE_CHECKING:
     from fednlp.data.profiling import DataProfile
-    from fednlp.data.profiling.table import TableProfile
+    from fednlp.data.profiling.profile import TableProfile
 from fednlp.cli.data_options import (
     TYPED,
     Columns,
@@ -110,7 +110,7 @@ def _profile(document: dict[str, Any], overrides: Sequence[str]) -> "DataProfile
     from fednlp import config
     from fednlp.data.columns import TaskUnknown
     from fednlp.data.profiling import profile
-    from fednlp.data.profiling.table import table_profile
+    from fednlp.data.profiling.profile import table_profile
     from fednlp.simulation.components import open_data
 
     settings = config.parse(document, "fednlp data info", overrides)

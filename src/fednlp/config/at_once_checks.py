@@ -2,7 +2,7 @@
 
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.sections import BASELINES
-from fednlp.models.peft_options import averaging_of
+from fednlp.models.peft_methods import averaging_of
 
 
 def at_once_problems(experiment: ExperimentFields) -> list[str]:

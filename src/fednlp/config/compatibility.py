@@ -15,7 +15,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import average_model
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.server import ServerOptimizer
-from fednlp.models.peft_options import averaging_of
+from fednlp.models.peft_methods import averaging_of
 from fednlp.plugins import raised
 
 _SIZES = (1, 2, 3, 1000)

@@ -136,7 +136,7 @@ def _runtime_problems(experiment: ExperimentFields) -> list[str]:
 
 
 def _selection_problems(experiment: ExperimentFields) -> list[str]:
-    from fednlp.models.peft_options import averaging_of, check_peft
+    from fednlp.models.peft_methods import averaging_of, check_peft
     from fednlp.models.selection_spec import parse_selection
 
     model, found = experiment.model, []

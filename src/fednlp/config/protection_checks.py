@@ -8,7 +8,7 @@ from fednlp.federated.transform_spec import additive, parse_chain
 
 def secure_problems(experiment: ExperimentFields) -> list[str]:
     """Return what is wrong with ``[secure]``, a sentence each."""
-    from fednlp.models.peft_options import averaging_of
+    from fednlp.models.peft_methods import averaging_of
 
     secure, exchange = experiment.secure, experiment.exchange
     if secure.protocol == "none":
@@ -69,7 +69,7 @@ def _plan_problems(experiment: ExperimentFields) -> list[str]:
 
 def privacy_problems(experiment: ExperimentFields) -> list[str]:
     """Return what is wrong with ``[privacy]``, a sentence each."""
-    from fednlp.models.peft_options import averaging_of
+    from fednlp.models.peft_methods import averaging_of
 
     privacy, name = experiment.privacy, experiment.algorithm.name
     if privacy is None:

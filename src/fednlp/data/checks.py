@@ -1,27 +1,28 @@
-"""Checks of rows: whether a row can be an example of a task, one check for each kind of target."""
+"""Checks of rows and of cells of JSON: whether a row can be an example of a task, one for each kind of target."""
 
 import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from fednlp.data.columns import LISTS, check_columns, columns_of
-from fednlp.data.json_cells import (
-    answers_fault,
-    has_half_surrogate,
-    own_answers,
-    references_fault,
-    tags_fault,
-)
 from fednlp.data.label_names import label_name
 from fednlp.data.store import Check, Fault, Row, Rows, View
+from fednlp.formatting.units import plural
 from fednlp.formulations import TASKS
 
 OnInvalidRow = Literal["refuse", "drop"]
 """What to do with a row that cannot be an example: refuse the file, or drop the row."""
 
 _SHOWN = 40
+# Only JSON with such an escape can hold half a surrogate pair, which no file can store.
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_NO_ANSWER = "there is no answer, and questions without one (SQuAD 2.0) are not learnt"
+_NO_LIST_OF_ANSWERS = (
+    'the answers are not a JSON list: write [{"text": "...", "start": number}], where start is the position of the '
+    "answer's first character in its context, counted from 0"
+)
 # What any parser of numbers accepts; a number in another notation is rewritten.
 _PLAIN_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][-+]?\d+)?", re.ASCII)
 
@@ -131,7 +132,7 @@ def _answers(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
         for name in (context, question):
             if not _at(row, name).strip():
                 return f"the {'context' if name == context else 'question'} is empty: fill it in"
-        answers = own_answers(_at(row, place))
+        answers = _own_answers(_at(row, place))
         fault = answers_fault(_at(row, context), answers)
         if fault is not None:
             return fault
@@ -150,7 +151,7 @@ def _text(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
                 return f"the text in {own!r} is empty: fill it in"
         if references is None or row[references] is None:
             return None
-        return references_fault(_at(row, references), columns["references"])
+        return _references_fault(_at(row, references), columns["references"])
 
     return judge
 
@@ -161,7 +162,7 @@ def _none(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
 
 def _surrogate_fault(row: Row, lists: Sequence[tuple[int, str]]) -> str | None:
     for place, own in lists:
-        if has_half_surrogate(_at(row, place)):
+        if _has_half_surrogate(_at(row, place)):
             return f"half a surrogate pair (\\ud800 to \\udfff) in {own!r} is no character: remove it"
     return None
 
@@ -222,3 +223,119 @@ def view_of(
         on_invalid_row == "drop",
         unlabelled,
     )
+
+
+def answers_fault(context: str, answers: str) -> str | None:
+    """Return what is wrong with a row's answers, or None: each must occur in the context at its position.
+
+    Args:
+        context: The text.
+        answers: JSON as in :mod:`fednlp.formulations`.
+
+    >>> answers_fault("built in 1912", '[{"text": "in 1912", "start": 6}]')
+    >>> answers_fault("built in 1912", '[{"text": "1912", "start": 8}]')
+    "the answer '1912' does not stand at character 8 of its context"
+    >>> answers_fault("built in 1912", "[]")
+    'there is no answer, and questions without one (SQuAD 2.0) are not learnt'
+    """
+    found = _list(answers)
+    if not found:
+        return _NO_ANSWER if found == [] else _NO_LIST_OF_ANSWERS
+    for answer in found:
+        text, start = (answer.get("text"), answer.get("start")) if isinstance(answer, dict) else (None, None)
+        if not isinstance(text, str) or type(start) is not int:
+            return 'an answer is not {"text": "...", "start": number}'
+        if not text.strip():
+            return "an answer is empty"
+        if start < 0 or not context.startswith(text, start):
+            return f"the answer {text[:60]!r} does not stand at character {start} of its context"
+    return None
+
+
+def tags_fault(words: str, tags: str) -> str | None:
+    """Return what is wrong with a row's words and tags, or None: two JSON lists of strings, one tag a word.
+
+    >>> tags_fault('["EU", "rejects"]', '["B-ORG"]')
+    '2 words and 1 tag: there must be one tag a word'
+    >>> tags_fault('["EU", "rejects"]', "[3, 0]")
+    'the tags are numbers: write their names instead, such as O and B-PER'
+    """
+    both = _list(words), _list(tags)
+    for name, found in zip(("words", "tags"), both, strict=True):
+        if found and name == "tags" and all(type(item) is int for item in found):
+            return "the tags are numbers: write their names instead, such as O and B-PER"
+        if found is None or not all(isinstance(item, str) for item in found):
+            return (
+                f"the {name} are not a JSON list of strings{_as_python(words if name == 'words' else tags)}"
+            )
+    assert both[0] is not None
+    assert both[1] is not None
+    if len(both[0]) != len(both[1]):
+        return (
+            f"{plural(len(both[0]), 'word')} and {plural(len(both[1]), 'tag')}: there must be one tag a word"
+        )
+    if not both[0]:
+        return "there is no word"
+    return None
+
+
+def _as_python(value: str) -> str:
+    """Return what to type where a list is written as Python shows it, and not as JSON."""
+    return (
+        ', such as ["EU", "rejects"]: of pandas, write the table with to_json(..., lines=True)'
+        * value.startswith("['")
+    )
+
+
+def _list(value: str) -> list[Any] | None:
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, list) else None
+
+
+def _own_answers(answers: str) -> str:
+    """Return answers as fednlp writes them, from SQuAD's own way or that of Hugging Face ``datasets``."""
+    if "answer_start" not in answers:
+        return answers
+    try:
+        found = json.loads(answers)
+    except (ValueError, RecursionError):
+        return answers
+    if isinstance(found, dict) and isinstance(found.get("text"), list):
+        starts = found.get("answer_start")
+        if not isinstance(starts, list) or len(starts) != len(found["text"]):
+            return answers
+        found = [{"text": text, "start": start} for text, start in zip(found["text"], starts, strict=True)]
+    elif isinstance(found, list):
+        found = [_renamed(item) for item in found]
+    return json.dumps(found, ensure_ascii=False)
+
+
+def _renamed(answer: Any) -> Any:
+    if not isinstance(answer, dict) or "start" in answer:
+        return answer
+    return {"text": answer.get("text"), "start": answer.get("answer_start")}
+
+
+def _references_fault(value: str, own: str) -> str | None:
+    """Return what is wrong with a row's references, in the column ``own``, or None: a JSON list of texts."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        found = None
+    if isinstance(found, list) and found and all(isinstance(item, str) and item.strip() for item in found):
+        return None
+    return f'{own!r} is not a JSON list of texts such as ["one summary", "another"]'
+
+
+def _has_half_surrogate(value: str) -> bool:
+    """Return whether a JSON value has half a surrogate pair, which no file can store."""
+    if not _SURROGATE.search(value):
+        return False
+    try:
+        json.dumps(json.loads(value), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fednlp.data.store import Rows
 
 _SCHEMAS = [task.schema for task in TASKS.values()]
-CANONICAL: tuple[str, ...] = tuple(
+_CANONICAL: tuple[str, ...] = tuple(
     dict.fromkeys(name for schema in _SCHEMAS for name in (*schema.needed, *schema.optional))
 )
 """Every canonical name, of whatever task."""
@@ -118,10 +118,10 @@ def configured_columns(
     """
     found = {name: str(own) for name, own in columns.items()}
     for name in found:
-        if name not in CANONICAL:
+        if name not in _CANONICAL:
             raise DataError(
-                f"data.columns: unknown name {name!r}: {did_you_mean(name, CANONICAL)}it is one of "
-                f"{', '.join(CANONICAL)}"
+                f"data.columns: unknown name {name!r}: {did_you_mean(name, _CANONICAL)}it is one of "
+                f"{', '.join(_CANONICAL)}"
             )
     for name, own in (("text", text), ("label", label)):
         if found.get(name, own) != own and own != name:

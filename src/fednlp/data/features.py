@@ -203,7 +203,6 @@ def row_batches(table: Any, columns: Mapping[str, str]) -> Iterator[list[dict[st
     """Yield an Arrow table's rows in lists of bounded length, and do not keep what is mapped of them in memory.
 
     Args:
-        table: Of strings.
         columns: What to call each column, to its name in the table.
     """
     names = list(columns)

@@ -22,8 +22,15 @@ from fednlp.data.readers.annotations import (
     fasttext_rows,
     is_fasttext,
 )
-from fednlp.data.readers.conll import COLUMNS, conll, inline
-from fednlp.data.readers.conll_layout import inline_marks, is_column_number, is_tagged, layout_of
+from fednlp.data.readers.conll import (
+    COLUMNS,
+    conll,
+    inline,
+    inline_marks,
+    is_column_number,
+    is_tagged,
+    layout_of,
+)
 from fednlp.data.readers.csv_files import (
     DELIMITERS,
     Quoting,
@@ -36,15 +43,15 @@ from fednlp.data.readers.csv_files import (
 from fednlp.data.readers.excel import EXCEL, excel_names, excel_rows
 from fednlp.data.readers.json_files import JSON_LINES, json_names, json_rows
 from fednlp.data.readers.parquet import PARQUET, parquet_names, parquet_rows
-from fednlp.data.readers.text_io import data_errors, filled_lines, read_chunks
+from fednlp.data.readers.text_io import Encodings, data_errors, filled_lines, read_chunks, read_text
 from fednlp.data.store import Fault, Located, Row, Rows, file_identity
 from fednlp.disk import POINTED, POINTER, regular
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formatting.units import plural
 
-CONLL = (".conll", ".conllu", ".conllup", ".bio", ".iob", ".iob2")
-TABLES = (*DELIMITERS, *JSON_LINES, *PARQUET, *EXCEL, *CONLL)
+_CONLL = (".conll", ".conllu", ".conllup", ".bio", ".iob", ".iob2")
+TABLES = (*DELIMITERS, *JSON_LINES, *PARQUET, *EXCEL, *_CONLL)
 """Endings of files that hold several examples for certain."""
 TEXTS = (".txt",)
 SUFFIXES = (*TABLES, *TEXTS)
@@ -52,7 +59,7 @@ _PERHAPS_TAGGED = (*TEXTS, ".tsv", ".tab")
 
 _UNPACK = "a packed file, of which fednlp reads .gz alone: unpack it ({}), and give what is in it"
 _WRITE = "{}, which fednlp does not read: write it as .csv, .jsonl or .parquet, such as with {}"
-OTHER_FORMATS = {
+_OTHER_FORMATS = {
     ".zip": _UNPACK.format("unzip"),
     ".bz2": _UNPACK.format("bunzip2 -k"),
     ".xz": _UNPACK.format("unxz -k"),
@@ -101,15 +108,15 @@ _CONTENTS: tuple[tuple[re.Pattern[bytes], Sequence[str], str], ...] = (
         (),
         "an HTML page, as a server shows in place of a file: download the file itself",
     ),
-    (re.compile(rb"<\?xml|<!doctype "), TEXTS, OTHER_FORMATS[".xml"]),
-    (re.compile(b"%PDF-"), (), OTHER_FORMATS[".pdf"]),
+    (re.compile(rb"<\?xml|<!doctype "), TEXTS, _OTHER_FORMATS[".xml"]),
+    (re.compile(b"%PDF-"), (), _OTHER_FORMATS[".pdf"]),
     (re.compile(b"PAR1"), PARQUET, "a Parquet file by its content: name it .parquet"),
     (
         re.compile(b"PK\x03\x04"),
         EXCEL,
         "a ZIP archive or a workbook by its content: name it .xlsx, or unpack it",
     ),
-    (re.compile(b"SQLite format 3\x00"), (), OTHER_FORMATS[".db"]),
+    (re.compile(b"SQLite format 3\x00"), (), _OTHER_FORMATS[".db"]),
     (
         re.compile(rb'\[\s*[{\["]|\{\s*"[^"]*"\s*:'),
         JSON_LINES,
@@ -177,7 +184,7 @@ def file_rows(
     suffix = suffix_of(path)
     _refuse_content(path, suffix)
     own = [configured[name] for name in ("words", "tags") if name in configured]
-    tagged = suffix in CONLL or (suffix in TEXTS and bool(own))
+    tagged = suffix in _CONLL or (suffix in TEXTS and bool(own))
     tagged = tagged or (suffix in _PERHAPS_TAGGED and bool(own) and all(map(is_column_number, own)))
     if tagged or (suffix in _PERHAPS_TAGGED and delimiter is None and is_tagged(path)):
         return _tagged(path, configured)
@@ -204,8 +211,8 @@ def file_rows(
         return _table(path, "parquet", parquet_names, parquet_rows)
     if suffix in EXCEL:
         return _table(path, "excel", excel_names, excel_rows)
-    if suffix in OTHER_FORMATS:
-        raise DataError(f"{path}: {OTHER_FORMATS[suffix]}")
+    if suffix in _OTHER_FORMATS:
+        raise DataError(f"{path}: {_OTHER_FORMATS[suffix]}")
     raise DataError(f"{path}: cannot tell what kind of file this is: name it {', '.join(SUFFIXES)}")
 
 
@@ -311,7 +318,6 @@ def reader_rows(
         columns: What it yields.
         known: SHA-256 of the content where it is pinned; else sizes and times stand for it.
         also: Further files that belong to it.
-        options: Of the reader.
     """
     paths = [path, *also]
     shown = f"{path.name} (sha256 {known[:12]})" if known else " and ".join(map(str, paths))
@@ -506,3 +512,110 @@ def _joined_note(notes: Sequence[str]) -> str:
         note if count == len(notes) else f"in {count} of {len(notes)} files {note}"
         for note, count in counts.items()
     )
+
+
+_UTF8 = Encodings()
+
+
+def folder_rows(
+    folder: Path,
+    text: str = "text",
+    label: str = "label",
+    *,
+    latin1: bool = False,
+    known: str | None = None,
+    encodings: Encodings = _UTF8,
+) -> Rows:
+    """Return the rows of a folder of text files a class: the name of a folder is the label of its files.
+
+    The examples are in the order of the labels, then of the file names; the column ``file`` names the file.
+
+    Args:
+        folder: Holds a folder a class; hidden files, and files outside the class folders, are left out.
+        text: What to call the column of texts.
+        label: What to call the column of labels.
+        latin1: As for :func:`fednlp.data.readers.text_io.lines`.
+        known: Identity of the content where it is known better than by sizes and times.
+        encodings: Of files that are not UTF-8.
+
+    Raises:
+        DataError: There are no such files; or, when the rows are read, what is wrong in which file.
+    """
+    paths = list(map(encodings.of, _class_files(folder)))
+    if not paths:
+        raise DataError(
+            f"{folder}: no examples: give a file ({', '.join(SUFFIXES)}) or a folder "
+            f"that holds a folder of text files for each class"
+        )
+    refuse_brat(paths)
+    notices = [path for path in paths if _NOTICE.fullmatch(path.name)]
+    if len(notices) < len(paths):
+        paths = [path for path in paths if path not in notices]
+    names = [f"{path.parent.name}/{path.name}" for path in paths]
+    if known is None:
+        known = json.dumps([names, file_identity(paths)])
+    columns = (text, label, "file")
+    check_columns(str(folder), columns)
+    return Rows(
+        ("folder", str(folder.resolve()), text, label, str(latin1), *_named(encodings)),
+        known,
+        str(folder),
+        lambda: columns,
+        lambda roles: (columns, _rows(paths, names, latin1)),
+        note=f"left out as no example: {notices[0].parent.name}/{notices[0].name}{' ...' if notices[1:] else ''}"
+        if len(notices) > 0
+        else "",
+    )
+
+
+def refuse_brat(paths: Sequence[Path]) -> None:
+    """Refuse texts with BRAT's annotations beside them, which would be read as texts alone.
+
+    Raises:
+        DataError: They have some.
+    """
+    if brat := next((path for path in paths if path.suffix == ".ann"), None):
+        raise DataError(f"{brat.parent}: holds {_OTHER_FORMATS['.ann']}")
+
+
+_NOTICE = re.compile(r"(readme|licen[cs]e|copying|changelog)(\.(txt|md|rst|html))?", re.IGNORECASE)
+"""Names of files that say something of the others, and are no examples of a class."""
+_SYSTEM = frozenset({"desktop.ini", "thumbs.db", "ehthumbs.db", "__macosx", "$recycle.bin", "icon\r"})
+_BACKUPS = ("~", ".bak", ".swp", ".tmp", ".orig", ".lock", ".part", ".crdownload")
+
+
+def is_system_entry(path: Path) -> bool:
+    """Say whether a system or an editor put a file or folder there, hidden, locked or as a backup.
+
+    >>> [is_system_entry(Path(name)) for name in (".DS_Store", "Thumbs.db", "1.txt~", "~$a.docx", "1.txt")]
+    [True, True, True, True, False]
+    """
+    name = path.name.lower()
+    return name in _SYSTEM or name.startswith((".", "~$", "._")) or name.endswith(_BACKUPS)
+
+
+def _named(encodings: Encodings) -> tuple[str, ...]:
+    """Return what names encodings in the cache; nothing for UTF-8."""
+    return () if encodings == _UTF8 else (json.dumps([encodings.default, sorted(encodings.by_name.items())]),)
+
+
+def _class_files(folder: Path) -> list[Path]:
+    try:
+        classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not is_system_entry(entry))
+        return [
+            path
+            for entry in classes
+            for path in sorted(entry.iterdir())
+            if path.is_file() and not is_system_entry(path)
+        ]
+    except OSError as error:
+        raise DataError(f"cannot read {folder}: {error.strerror}") from None
+
+
+def _rows(paths: Sequence[Path], names: Sequence[str], latin1: bool) -> Iterator[Located]:
+    for path, name in zip(paths, names, strict=True):
+        text = read_text(path, latin1)
+        if text.strip():
+            yield str(path), (text, path.parent.name, name)
+        else:
+            yield str(path), Fault("the file is empty: write its text")

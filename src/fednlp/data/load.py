@@ -198,7 +198,6 @@ def _with_columns(
     """Return the rows of a test set under the names that the training set's columns have.
 
     Args:
-        rows: Of the test set.
         own: The names of its columns by the canonical ones; several of references, which become one JSON list.
         configured: The names of the training set's columns, the same way.
 

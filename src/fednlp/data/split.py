@@ -22,7 +22,6 @@ def hold_out(
         labels: Label ids, 0 to ``num_labels - 1``, one an example.
         num_labels: How many labels there are.
         fraction: Share of the test set, above 0 and below 1.
-        seed: Of the draw.
         purpose: What names its random stream.
 
     Returns:
@@ -60,7 +59,6 @@ def hold_out_labelled(
         labels: Label ids, one an example; -1 for none.
         num_labels: How many labels there are.
         fraction: Share of the examples with a label that the test set has, above 0 and below 1.
-        seed: Of the draw.
 
     Returns:
         The numbers of the training examples and of the test examples, each in order; no test examples where fewer than

@@ -122,7 +122,6 @@ def validation_note(names: Sequence[str], used: Validation | None, has_test: boo
     """Return what is done with validation sets, for people; empty where there are none.
 
     Args:
-        names: Of their files.
         used: What they are used for; None where they are left out.
         has_test: Whether there is a test set.
 

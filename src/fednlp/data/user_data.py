@@ -12,14 +12,15 @@ from fednlp.data.files import (
     SUFFIXES,
     TABLES,
     file_rows,
+    folder_rows,
     h5_rows,
     joined_rows,
     parallel_files,
     parallel_rows,
     refuse_address,
+    refuse_brat,
     suffix_of,
 )
-from fednlp.data.folders import folder_rows, refuse_brat
 from fednlp.data.readers.csv_files import Quoting
 from fednlp.data.readers.hf_datasets import is_saved, saved_rows
 from fednlp.data.readers.text_io import Encodings
@@ -102,14 +103,14 @@ def open_user_data(path: PathSetting, test_path: Path | None, reading: Reading) 
         _require_validation(reading, found.with_validation > 0, paths[0].parent)
         return _silos_name(path, paths), Opened(found.rows, None, found.rows.shown, found.task, notes, True)
     assert isinstance(path, Path)
-    opened = open_path(path, reading)
+    opened = _open_path(path, reading)
     train, test = opened.train, opened.test
     if test_path is not None:
         if test_path.resolve() == path.resolve():
             raise DataError(
                 f"data.test_path is the training file {path}: leave it out to hold a test set out of it"
             )
-        test = open_path(test_path, replace(reading, validation=None)).train
+        test = _open_path(test_path, replace(reading, validation=None)).train
     reading.encoding.require_all_used(path)
     _require_validation(reading, bool(opened.validation), path)
     place = path.resolve()
@@ -144,7 +145,7 @@ def _silos_name(path: PathSetting, paths: Sequence[Path]) -> str:
     return folder.resolve().name or "silos"
 
 
-def open_path(path: Path, reading: Reading) -> OpenedSet:
+def _open_path(path: Path, reading: Reading) -> OpenedSet:
     """Return the rows of one data set.
 
     Args:
@@ -217,7 +218,7 @@ def _open_saved(path: Path, reading: Reading) -> OpenedSet:
 def _open_splits(splits: SplitPaths, reading: Reading) -> OpenedSet:
     """Return the rows of the splits of one data set, its validation set where the option says."""
     if not (splits.test or splits.validation) and len(splits.train) == 1:
-        opened = open_path(splits.train[0], reading)
+        opened = _open_path(splits.train[0], reading)
         return replace(opened, note="; ".join(note for note in (opened.note, splits.note) if note))
     train, test = [*splits.train], [*splits.test]
     if reading.validation == "train":

@@ -16,7 +16,7 @@ from fednlp.config.sections import Runtime
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, RunError
 from fednlp.inference.client_models import load_client
-from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.peft_methods import virtual_tokens
 from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.simulation.components import trained_source

@@ -10,9 +10,7 @@ from typing import Any
 from torch import nn
 
 from fednlp.errors import MissingDependency, ModelError, install_command
-from fednlp.models.peft_layers import type_of
-from fednlp.models.peft_methods import METHODS
-from fednlp.models.peft_options import averaging_of, check_peft, method_of
+from fednlp.models.peft_methods import METHODS, averaging_of, check_peft, method_of, type_of
 from fednlp.models.prompt_tuning import is_prompted, save_prompted
 from fednlp.models.registry import LSTM
 

@@ -38,7 +38,6 @@ def added_layers_folder(source: str, at: Sequence[str], initial: str, seed: int)
         initial: ``"copy"`` for the weights of the trained layer that follows (of the last one at the end),
             ``"zero"`` for the same without effect: what its parts add to the residual stream is zero,
             ``"random"`` for weights as the architecture draws them.
-        seed: For ``"random"``.
 
     Raises:
         ModelError: The model has no weights, has no such places, or its layers are not all alike; or ``"zero"``

@@ -15,7 +15,7 @@ from typing import Any
 from fednlp.disk import read_whole
 from fednlp.errors import ModelError
 
-MOST_LAYERS = 1000
+_MOST_LAYERS = 1000
 """Layers, blocks or experts of a kind at most."""
 MOST_MODULES = 40_000
 """Modules of a model at most, from its layers down to each matrix."""
@@ -169,7 +169,7 @@ def _most(key: str) -> int | None:
     if key in ("num_labels", "_num_labels"):
         return _MOST_LABELS
     if _COUNTS.fullmatch(key):
-        return MOST_LAYERS
+        return _MOST_LAYERS
     if key == "num_virtual_tokens":
         return _MOST_ENTRIES
     return _MOST_POSITIONS if "position_embeddings" in key or key in _POSITIONS else None

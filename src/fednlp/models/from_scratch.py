@@ -10,7 +10,70 @@ from fednlp.models.folder_cache import cache_key, make_once, model_cache_folder
 from fednlp.models.loading import explain_load_errors
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.settings import apply_overrides
-from fednlp.models.vocabulary import train_vocabulary
+
+SPECIAL = {
+    "pad_token": "<pad>",
+    "bos_token": "<s>",
+    "eos_token": "</s>",
+    "unk_token": "<unk>",
+    "mask_token": "<mask>",
+    "cls_token": "<cls>",
+    "sep_token": "<sep>",
+}
+"""The special tokens of a trained vocabulary, in the order of their ids from 0."""
+SMALLEST = 256 + len(SPECIAL)
+"""Every byte and every special token: with them any text can be encoded."""
+
+
+def train_vocabulary(texts: Callable[[], Iterable[str]], size: int, folder: Path) -> Path:
+    """Train a vocabulary and save it as the folder of a fast tokenizer, unless it is there already.
+
+    The same texts give the same files to the byte, whatever the number of threads.
+    Byte-pair encoding: Sennrich, Haddow and Birch 2016; on bytes: Radford et al. 2019.
+
+    Args:
+        texts: Gives the training texts, when they are needed.
+        size: Number of tokens at most, special ones counted; at least 263.
+        folder: Where to; name it after the texts and the size.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ModelError: The size is too small.
+    """
+    if size < SMALLEST:
+        raise ModelError(
+            f"vocabulary_size = {size} is too small: the bytes and the special tokens alone are {SMALLEST}; "
+            f"say 8000, or {SMALLEST} for bytes"
+        )
+    return make_once(folder, lambda work: _train(texts(), size, work))
+
+
+def _train(texts: Iterable[str], size: int, folder: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.normalizer = normalizers.NFC()
+    # A space goes before every word, so that words given one by one read as in a text.
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    tokenizer.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=list(SPECIAL.values()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    with explain_load_errors(str(folder)), writing(folder):
+        from transformers import PreTrainedTokenizerFast
+
+        wrapped = PreTrainedTokenizerFast(
+            tokenizer_object=tokenizer, clean_up_tokenization_spaces=False, **SPECIAL
+        )
+        wrapped.save_pretrained(folder)
+
 
 VOCABULARY_SIZE = 8000
 
@@ -68,7 +131,7 @@ def from_scratch_source(
         kind: ``"lstm"``, ``"bilstm"`` or ``"transformer"``.
         config: Settings that differ from the defaults (:class:`fednlp.models.lstm.LstmConfig`, or
             transformers' ``MarianConfig``).
-        tokenizer_folder: From :func:`fednlp.models.vocabulary.train_vocabulary`, or any fast tokenizer's.
+        tokenizer_folder: From :func:`train_vocabulary`, or any fast tokenizer's.
         target_folder: Likewise, of the targets; None where they share it.
 
     Raises:

@@ -279,7 +279,7 @@ def refuse_unusable(model: Any, source: str, fresh: Collection[str] = ()) -> Non
 
 
 @contextmanager
-def tokenizer_panics(source: str) -> Iterator[None]:
+def _tokenizer_panics(source: str) -> Iterator[None]:
     """Replace a panic of the tokenizers library, which Python does not take for an error, by one.
 
     Raises:
@@ -302,7 +302,7 @@ def guarded(tokenizer: Any, source: str) -> Any:
 
     def guard(name: str) -> Any:
         def call(self: Any, *args: Any, **options: Any) -> Any:
-            with tokenizer_panics(source):
+            with _tokenizer_panics(source):
                 return getattr(super(made, self), name)(*args, **options)
 
         return call
@@ -349,7 +349,7 @@ def explain_load_errors(source: str) -> Iterator[None]:
     try:
         _refuse_placeholders(Path(source))
         _register_lstm(source)
-        with warnings.catch_warnings(), tokenizer_panics(source):
+        with warnings.catch_warnings(), _tokenizer_panics(source):
             warnings.simplefilter("ignore")
             yield
     except FednlpError:

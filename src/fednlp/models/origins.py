@@ -9,7 +9,7 @@ from typing import Any
 from fednlp.disk import write
 from fednlp.hubs.checksums import BERT_TINY, MINILM, SMOLLM2
 
-HUB_NAMES: Mapping[str, str] = {
+_HUB_NAMES: Mapping[str, str] = {
     "bert-tiny": "google/bert_uncased_L-2_H-128_A-2",
     "minilm": "sentence-transformers/all-MiniLM-L6-v2",
     "smollm2": "HuggingFaceTB/SmolLM2-135M-Instruct",
@@ -17,9 +17,9 @@ HUB_NAMES: Mapping[str, str] = {
 """The hub's name of each model that is fetched by a name of fednlp's own."""
 
 _CACHED = {
-    BERT_TINY.folder: HUB_NAMES["bert-tiny"],
-    MINILM.folder: HUB_NAMES["minilm"],
-    f"gguf-{next(iter(SMOLLM2.files.values()))[:32]}": HUB_NAMES["smollm2"],
+    BERT_TINY.folder: _HUB_NAMES["bert-tiny"],
+    MINILM.folder: _HUB_NAMES["minilm"],
+    f"gguf-{next(iter(SMOLLM2.files.values()))[:32]}": _HUB_NAMES["smollm2"],
 }
 """The same by the folder of the cache that holds the model."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -33,7 +33,7 @@ def hub_names(name_or_path: str) -> list[str]:
     >>> hub_names("bert-tiny+bert-tiny"), hub_names("owner/name"), hub_names("/home/me/model")
     (['google/bert_uncased_L-2_H-128_A-2'], ['owner/name'], [])
     """
-    parts = dict.fromkeys(HUB_NAMES.get(part, part) for part in name_or_path.split("+"))
+    parts = dict.fromkeys(_HUB_NAMES.get(part, part) for part in name_or_path.split("+"))
     return list(parts) if all(_HUB_NAME.fullmatch(part) for part in parts) else []
 
 
@@ -58,7 +58,6 @@ def name_origins(folder: Path, base: str | None = None) -> None:
     """Have the configuration files of a model folder name its origin, and no folder of this machine.
 
     Args:
-        folder: Of the model.
         base: ``model.name_or_path`` of the run, which its adapters are for; a site has it in a folder of its own.
     """
     for path in sorted(folder.rglob("*config.json")):

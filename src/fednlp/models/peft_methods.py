@@ -1,4 +1,4 @@
-"""The methods of ``[model.peft]``, one entry each: what PEFT calls it, its options, and the layers that it adapts."""
+"""``[model.peft]``: its methods, one entry each, the layers that they adapt, and the checks of options."""
 
 from __future__ import annotations
 
@@ -7,14 +7,99 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fednlp.models.peft_layers import LayerChoice, ia3_layers, linear_layers
+from fednlp.errors import ModelError
 
 if TYPE_CHECKING:
     from torch import nn
 
 AVERAGING = ("plain", "ffa", "exact")
-VIRTUAL_TOKENS = 20
+_VIRTUAL_TOKENS = 20
 """More than 20 bring little: Lester et al. 2021, section 3.2."""
+
+LayerChoice = Callable[["nn.Module", Mapping[str, Any]], dict[str, Any]]
+"""(model, options of ``[model.peft]``) -> arguments of PEFT's configuration.
+
+It raises :class:`ModelError` where the model has no such layer.
+"""
+
+
+def _linear_layers(method: str) -> LayerChoice:
+    """Return the choice of a method that adapts linear layers: all of them where PEFT has no choice of its own.
+
+    Args:
+        method: As PEFT calls it in the name of its table of layers, such as ``"LORA"``.
+    """
+
+    def choose(model: nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
+        targets = options.get("target_modules")
+        if targets is None and type_of(model) not in _choices(method, "TARGET"):
+            targets = "all-linear"
+        _check_targets(model, "target_modules", targets)
+        return {"target_modules": targets}
+
+    return choose
+
+
+def _ia3_layers(model: nn.Module, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the layers that IA3 scales: their outputs, and of the feed-forward ones the inputs.
+
+    Raises:
+        ModelError: The model has no such layer, or PEFT has no choice for it and none was given.
+    """
+    usual, usual_forward = (_choices("IA3", which).get(type_of(model)) for which in ("TARGET", "FEEDFORWARD"))
+    targets, forward = options.get("target_modules") or usual, options.get("feedforward_modules")
+    if targets is None:
+        raise ModelError(
+            f"[model.peft] PEFT has no choice of layers for {type_of(model)}: give target_modules, the layers of "
+            "keys, values and the feed-forward's second half, and feedforward_modules, the last of these"
+        )
+    if forward is None:
+        if usual_forward is None:
+            raise ModelError(
+                f"[model.peft] PEFT has no choice of layers for {type_of(model)}: give feedforward_modules, those "
+                "of target_modules that end a feed-forward block, or [] for none"
+            )
+        forward = [name for name in usual_forward if isinstance(targets, str) or name in targets]
+    if not isinstance(targets, str) and not set(forward) <= set(targets):
+        raise ModelError(
+            f"[model.peft] feedforward_modules: {', '.join(n for n in forward if n not in targets)} must be in "
+            f"target_modules too, which holds {', '.join(targets)}"
+        )
+    _check_targets(model, "target_modules", targets)
+    _check_targets(model, "feedforward_modules", forward)
+    return {"target_modules": _listed(targets), "feedforward_modules": _listed(forward)}
+
+
+def _listed(names: Any) -> Any:
+    return names if isinstance(names, str) else list(names)
+
+
+def _choices(method: str, which: str) -> Mapping[str, Any]:
+    """Return PEFT's own choices of layers, by architecture."""
+    from peft.utils import constants
+
+    found: Mapping[str, Any] = getattr(constants, f"TRANSFORMERS_MODELS_TO_{method}_{which}_MODULES_MAPPING")
+    return found
+
+
+def _check_targets(model: nn.Module, key: str, targets: Any) -> None:
+    if not isinstance(targets, (list, tuple)):
+        return
+    from torch import nn
+
+    layers = [(f".{path}", module) for path, module in model.named_modules()]
+    wrong = [name for name in targets if not any(path.endswith(f".{name}") for path, _ in layers)]
+    if wrong:
+        there = sorted({path.rpartition(".")[2] for path, layer in layers if isinstance(layer, nn.Linear)})
+        raise ModelError(
+            f"[model.peft] {key}: the model has no layer {', '.join(wrong)}; its linear ones are "
+            f'{", ".join(there)}, or say "all-linear"'
+        )
+
+
+def type_of(model: nn.Module) -> str:
+    """Return a model's architecture, the ``model_type`` of its configuration."""
+    return str(getattr(getattr(model, "config", None), "model_type", ""))
 
 
 @dataclass(frozen=True)
@@ -90,7 +175,7 @@ def _with_prompt(
 ) -> nn.Module:
     from fednlp.models.prompt_tuning import with_prompt
 
-    return with_prompt(model, {"num_virtual_tokens": VIRTUAL_TOKENS, **options}, kind, whole)
+    return with_prompt(model, {"num_virtual_tokens": _VIRTUAL_TOKENS, **options}, kind, whole)
 
 
 METHODS: Mapping[str, PeftMethod] = {
@@ -104,13 +189,13 @@ METHODS: Mapping[str, PeftMethod] = {
             "averaging": _one_of(AVERAGING),
         },
         config="LoraConfig",
-        layers=linear_layers("LORA"),
+        layers=_linear_layers("LORA"),
         refuses=_lora_refuses,
     ),
     "loha": PeftMethod(
         options={"r": _COUNT, "alpha": _SCALE, "target_modules": _LAYERS},
         config="LoHaConfig",
-        layers=linear_layers("LOHA"),
+        layers=_linear_layers("LOHA"),
     ),
     "ia3": PeftMethod(
         options={
@@ -121,7 +206,7 @@ METHODS: Mapping[str, PeftMethod] = {
             ),
         },
         config="IA3Config",
-        layers=ia3_layers,
+        layers=_ia3_layers,
     ),
     "prompt-tuning": PeftMethod(
         options={
@@ -134,3 +219,57 @@ METHODS: Mapping[str, PeftMethod] = {
     ),
 }
 """By the names that are typed. A new method that PEFT puts on layers is one more entry."""
+
+
+def method_of(options: Mapping[str, Any]) -> str:
+    """Return the method of ``[model.peft]``.
+
+    >>> method_of({"r": 8})
+    'lora'
+    """
+    return str(options.get("method", "lora"))
+
+
+def check_peft(options: Mapping[str, Any]) -> None:
+    """Check the options of ``[model.peft]``.
+
+    Raises:
+        ModelError: There is no such method, it has no such option, a value is out of its range, or two options do not
+            go together.
+    """
+    name = method_of(options)
+    method = METHODS.get(name)
+    if method is None:
+        raise ModelError(f'[model.peft] method = "{name}": there is {", ".join(METHODS)}')
+    unknown = [key for key in options if key != "method" and key not in method.options]
+    if unknown:
+        raise ModelError(
+            f'[model.peft] {", ".join(unknown)}: method = "{name}" has {", ".join(method.options)}'
+        )
+    for key, option in method.options.items():
+        if key in options and not option.fits(options[key]):
+            raise ModelError(f"[model.peft] {key} = {options[key]!r}: give {option.allowed}")
+    problem = method.refuses(options)
+    if problem:
+        raise ModelError(f"[model.peft] {problem}")
+
+
+def averaging_of(options: Mapping[str, Any] | None) -> str:
+    """Return how the server averages adapters: one of :data:`AVERAGING`.
+
+    >>> averaging_of({"method": "lora", "averaging": "exact"}), averaging_of(None)
+    ('exact', 'plain')
+    """
+    return str((options or {}).get("averaging", "plain"))
+
+
+def virtual_tokens(options: Mapping[str, Any] | None) -> int:
+    """Return how many positions of a model its prompt takes; 0 for a method without a prompt.
+
+    >>> virtual_tokens({"method": "prompt-tuning", "num_virtual_tokens": 8}), virtual_tokens({"r": 4})
+    (8, 0)
+    """
+    method = METHODS.get(method_of(options or {}))
+    if options is None or method is None or "num_virtual_tokens" not in method.options:
+        return 0
+    return int(options.get("num_virtual_tokens", _VIRTUAL_TOKENS))

@@ -155,7 +155,6 @@ def pretrained_model(
         model_class: Name of an auto class, from the task.
         settings: Of the configuration, from the task.
         overrides: ``[model.config]`` of the experiment.
-        seed: Of the experiment.
         peft: ``[model.peft]`` of the experiment (:func:`fednlp.models.adapters.with_adapter`).
         require_head: Refuse a checkpoint without the head: prompts ask what it has learnt.
         log: Told of outputs of the head that are not kept.
@@ -349,8 +348,6 @@ def save_model(
     one given to a folder of its own, as :func:`target_tokenizer` finds it. No file names a folder of this machine.
 
     Args:
-        model: To be written.
-        tokenizer: Its own.
         folder: Where to.
         card: The text of its ``README.md``.
         longest: The tokens after which the run cut texts. The tokenizer that is written says so, and

@@ -167,8 +167,6 @@ def names_with(pattern: str, names: Sequence[str], where: str) -> list[str]:
     """Return the names that a regular expression of RE2 is found in.
 
     Args:
-        pattern: It.
-        names: Of parameters.
         where: The key and the term that hold it, for the message.
 
     Raises:

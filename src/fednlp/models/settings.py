@@ -86,7 +86,6 @@ def load_config(
     Args:
         source: From :func:`fednlp.models.resolve_model`.
         model_class: Name of an auto class.
-        settings: Of the task.
         overrides: ``[model.config]``.
 
     Raises:

@@ -43,7 +43,7 @@ class TrainableLayers:
         return min(trained, default=len(self.layers))
 
 
-def trainable_layers(model: nn.Module) -> TrainableLayers | None:
+def _trainable_layers(model: nn.Module) -> TrainableLayers | None:
     """Return what is trained in each layer; None without layers, or with two stacks (an encoder-decoder).
 
     Args:
@@ -80,7 +80,7 @@ def trainable_depth(model: nn.Module) -> tuple[int, int, int] | None:
     >>> trainable_depth(model)
     (2, 1, 0)
     """
-    found = trainable_layers(model)
+    found = _trainable_layers(model)
     if found is None or found.embeddings == "whole" or found.has_lora:
         return None
     from_below = ("frozen", "bias", "whole")
@@ -98,7 +98,7 @@ def backward_depth(model: nn.Module) -> tuple[int, int, int] | None:
     Args:
         model: Its frozen parameters have ``requires_grad`` False.
     """
-    found = trainable_layers(model)
+    found = _trainable_layers(model)
     runs = getattr(getattr(model, "config", None), "num_hidden_layers", None)
     if found is None or runs != len(found.layers):
         return None

@@ -73,7 +73,7 @@ def checks_of(run: Run) -> list[Check]:
     return find_checks(run.config, run.rounds, run.summary, read_file(run.folder / "by_label.json"))
 
 
-def score_of(summary: Mapping[str, Any]) -> tuple[float | None, str]:
+def _score_of(summary: Mapping[str, Any]) -> tuple[float | None, str]:
     """Return the score that stands for a run, and the part of the evaluation that it is of."""
     metric, scores = summary.get("metric"), summary.get("evaluation") or {}
     parts = ("global", "federated", "personal")
@@ -108,7 +108,7 @@ def _divergence(
 
 def _below_baseline(config: Mapping[str, Any], summary: Mapping[str, Any], diverged: bool) -> Check | None:
     metric, baseline = str(summary.get("metric")), trivial_baseline(summary)
-    score, part = score_of(summary)
+    score, part = _score_of(summary)
     guess = baseline.get(metric)
     if score is None or not isinstance(guess, int | float) or score > guess:
         return _above_perplexity(config, summary)
@@ -122,7 +122,7 @@ def _below_baseline(config: Mapping[str, Any], summary: Mapping[str, Any], diver
 
 def _above_perplexity(config: Mapping[str, Any], summary: Mapping[str, Any]) -> Check | None:
     """Return that a language model's perplexity, of which less is better, is not below the baseline's."""
-    guess, part = trivial_baseline(summary).get("perplexity"), score_of(summary)[1]
+    guess, part = trivial_baseline(summary).get("perplexity"), _score_of(summary)[1]
     found = lookup(summary, f"evaluation.{part}.perplexity")
     if not isinstance(guess, int | float) or not isinstance(found, int | float) or found < guess:
         return None
@@ -153,7 +153,7 @@ def _one_class(
 
 
 def _few_tests(config: Mapping[str, Any], summary: Mapping[str, Any]) -> Check | None:
-    score, part = score_of(summary)
+    score, part = _score_of(summary)
     tests = lookup(summary, "evaluation.federated.examples")
     if not isinstance(tests, int):
         tests = lookup(summary, "data.test")

@@ -66,7 +66,7 @@ def build(runs: Sequence[Run], target: float | None = None, tuning: Table | None
     groups = group_runs(runs)
     runs = [run for group in groups.values() for run in group]
     table = compare_table(groups)
-    best, why = best_row(groups, table)
+    best, why = _best_row(groups, table)
     sections = [
         ReportSection("Who gains", headline_blocks(groups, best.label)),
         ReportSection("Results", list(_results(groups, table))),
@@ -276,7 +276,7 @@ def _value(value: Any) -> str:
     return ", ".join(map(human_number, value)) or DASH if isinstance(value, list) else human_number(value)
 
 
-def best_row(groups: Groups, table: Table) -> tuple[TableRow, str]:
+def _best_row(groups: Groups, table: Table) -> tuple[TableRow, str]:
     """Return the row of the best method, and in words why it is: by which score, among how many.
 
     Baselines count only where nothing else was measured. Clients' own models are compared on their own tests.

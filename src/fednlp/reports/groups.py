@@ -40,7 +40,7 @@ def algorithm_title(name: str) -> str:
     return _BASELINES.get(name) or clean(name.rpartition(":")[2])
 
 
-def method_title(run: Run) -> str:
+def _method_title(run: Run) -> str:
     """Return the name of a run's method: of its variant, or of its algorithm."""
     return algorithm_title(str(run.config.get("variant") or run.algorithm))
 
@@ -135,13 +135,15 @@ def _labels(heads: Sequence[Run]) -> list[str]:
     labels = []
     for run, flat in zip(heads, flats, strict=True):
         peers = [
-            other for head, other in zip(heads, flats, strict=True) if method_title(head) == method_title(run)
+            other
+            for head, other in zip(heads, flats, strict=True)
+            if _method_title(head) == _method_title(run)
         ]
         keys = dict.fromkeys([*([] if run.config.get("variant") else shared), *differing(peers)])
         different = ", ".join(
             f"{name} {clean(named(flat[key]))}" for key, name in _short(keys).items() if key in flat
         )
-        labels.append(method_title(run) + (f" ({different})" if different else ""))
+        labels.append(_method_title(run) + (f" ({different})" if different else ""))
     return [
         label if labels.count(label) == 1 else f"{label} [{labels[:i].count(label) + 1}]"
         for i, label in enumerate(labels)

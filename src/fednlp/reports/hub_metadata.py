@@ -59,7 +59,7 @@ def hub_metrics(results: Values | None) -> list[tuple[str, float]]:
     results = results or {}
     return [
         (kind, float(results[key]))
-        for key, kind in HUB_METRICS.items()
+        for key, kind in _HUB_METRICS.items()
         if isinstance(results.get(key), int | float) and math.isfinite(results[key])
     ]
 
@@ -83,7 +83,7 @@ def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
 
 
-HUB_METRICS = {
+_HUB_METRICS = {
     "accuracy": "accuracy",
     "macro_f1": "f1",
     "mcc": "matthews_correlation",

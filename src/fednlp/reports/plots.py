@@ -50,11 +50,6 @@ def learning_curves(groups: Groups, metric: str) -> Chart | None:
     return _curves(groups, metric, "Round", lambda _runs, rounds: rounds.astype(np.float64), whole=True)
 
 
-def loss_curves(groups: Groups) -> Chart | None:
-    """Return the training loss over the rounds."""
-    return learning_curves(groups, "train_loss")
-
-
 def against_bytes(groups: Groups, metric: str) -> Chart | None:
     """Return a metric against the bytes sent so far, up and down; what sends nothing is a level line."""
     unit, size = bytes_unit(_largest(groups, "bytes_up", "bytes_down"))

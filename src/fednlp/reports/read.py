@@ -269,7 +269,7 @@ def _read_rounds(path: Path) -> tuple[dict[str, Any], ...]:
     return tuple(rounds[number] for number in sorted(rounds))
 
 
-def count_of(text: str) -> int:
+def _count_of(text: str) -> int:
     """Return a number of examples, or of a client.
 
     Raises:
@@ -290,12 +290,12 @@ def _read_clients(path: Path) -> ClientTable:
     try:
         for row in reader:
             train, test = (
-                -1 if size == HIDDEN else count_of(size)
+                -1 if size == HIDDEN else _count_of(size)
                 for size in (row["train_examples"], row["test_examples"])
             )
             own, finetuned = (float(row.get(key) or "nan") for key in (metric, f"{metric}_finetuned"))
             rows.append(
-                (count_of(row["client"]), train, test, text_of_csv(row["name"] or ""), own, finetuned)
+                (_count_of(row["client"]), train, test, text_of_csv(row["name"] or ""), own, finetuned)
             )
     except (KeyError, IndexError, ValueError, TypeError, csv.Error) as error:
         raise RunError(f"{path}:{reader.line_num} is damaged ({error}); run the experiment again") from error

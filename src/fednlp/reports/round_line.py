@@ -27,7 +27,6 @@ def round_text(
     """Return a round as a line for people.
 
     Args:
-        line: Of ``rounds.jsonl``.
         rounds: Number of rounds of the run.
         metric: The task's.
         left: Estimate of the remaining seconds; None if unknown.

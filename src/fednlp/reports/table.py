@@ -274,7 +274,7 @@ def _paired(runs: Groups, metric: str) -> Iterator[str]:
 
 
 EvaluationPart = Literal["global", "personal", "finetuned"]
-TRIVIAL = "trivial_baseline"
+_TRIVIAL = "trivial_baseline"
 
 
 def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "global") -> Table:
@@ -297,11 +297,11 @@ def across_table(experiments: Mapping[str, Groups], part: EvaluationPart = "glob
         cells = {title: _scaled(groups.get(title), score, scale) for title in titles}
         if part == "global":
             everyone = [run for runs in groups.values() for run in runs]
-            cells[TRIVIAL] = _scaled(everyone[:1], partial(_trivial, metric), scale)
+            cells[_TRIVIAL] = _scaled(everyone[:1], partial(_trivial, metric), scale)
         seeds = max(len(runs) for runs in groups.values())
         rows.append(TableRow(f"{name}, {metric_title(metric)}", None, seeds, cells, kind))
     if part == "global":
-        columns.append(TableColumn(TRIVIAL, "Without a model", "points"))
+        columns.append(TableColumn(_TRIVIAL, "Without a model", "points"))
     notes = tuple(_described(name, next(iter(groups.values()))[0]) for name, groups in experiments.items())
     own = "Clients' own test sets, mean by test examples"
     what = {

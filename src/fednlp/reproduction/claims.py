@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from fednlp.formatting.units import DASH, capital
 from fednlp.reports.document import Grid, heading_anchor
 from fednlp.reproduction.agreement import STANDINGS
-from fednlp.reproduction.parts import FoundBounds, FoundClaim
-from fednlp.reproduction.results import Finding, PaperResults, Results
+from fednlp.reproduction.results import Finding, FoundBounds, FoundClaim, PaperResults, Results
 
-JUDGED = ("Claim of the paper", "Found here", "What was tried")
+_JUDGED = ("Claim of the paper", "Found here", "What was tried")
 """Headings over :func:`judged`."""
 
 _FEWEST_DIGITS, _MOST_DIGITS = 3, 18
@@ -76,13 +75,13 @@ def against(results: Results) -> Grid:
     ]
     rows = [[f"{word_of(paper)} {entry.title}", *judged(claim)] for paper, entry, claim in found]
     links = [f"{paper.stem}#{heading_anchor(entry.title)}" for paper, entry, _ in found]
-    return Grid(["Table or figure", *JUDGED], rows, words=True, links=links)
+    return Grid(["Table or figure", *_JUDGED], rows, words=True, links=links)
 
 
 def of_entry(entry: Finding) -> Grid:
     """Return the claims of a table; what was tried only where something was, and claims disagree."""
     width = 3 if any(claim.verdict.holds is False and claim.tried for claim in entry.claims) else 2
-    return Grid(JUDGED[:width], [judged(claim)[:width] for claim in entry.claims], words=True)
+    return Grid(_JUDGED[:width], [judged(claim)[:width] for claim in entry.claims], words=True)
 
 
 def word_of(paper: PaperResults) -> str:

@@ -19,7 +19,7 @@ from fednlp.reports.read import ClientTable, Run, curve, running_total
 from fednlp.reproduction.agreement import LARGEST
 from fednlp.reproduction.manifest import Curves, Entry, Paper
 from fednlp.reproduction.naming import group, group_of, seed_of
-from fednlp.reproduction.parts import LONGEST_NAME, MOST_POINTS, FoundCurve, FoundPicture
+from fednlp.reproduction.results import LONGEST_NAME, MOST_POINTS, FoundCurve, FoundPicture
 
 _TIME = "simulated_seconds"
 _ONE_SEED = "one seed"

@@ -16,10 +16,19 @@ from fednlp.reproduction.manifest import Column, Entry, Paper
 from fednlp.reproduction.measures import cells, errors, unreached
 from fednlp.reproduction.naming import cells_of
 from fednlp.reproduction.needs import expected_minutes, needed_data
-from fednlp.reproduction.outcomes import Outcomes
-from fednlp.reproduction.parts import FoundBounds, FoundClaim, FoundColumn, FoundPicture, FoundRow, FoundRun
-from fednlp.reproduction.results import Finding, PaperResults, Results, State
-from fednlp.reproduction.used_data import used_data
+from fednlp.reproduction.outcomes import Outcomes, used_data
+from fednlp.reproduction.results import (
+    Finding,
+    FoundBounds,
+    FoundClaim,
+    FoundColumn,
+    FoundPicture,
+    FoundRow,
+    FoundRun,
+    PaperResults,
+    Results,
+    State,
+)
 from fednlp.studies.same_data import digest_of
 
 _LIBRARIES = ("fednlp", "torch", "transformers", "numpy", "python")

@@ -17,7 +17,7 @@ from fednlp.checked_json import damaged, parse_json
 from fednlp.checked_json.shapes import Shape
 from fednlp.disk import atomic, locked, regular, require_inside, writing
 from fednlp.errors import RunError
-from fednlp.reproduction.parts import Seconds
+from fednlp.reproduction.results import Seconds
 
 _REMEDY = "choose another folder with --out"
 

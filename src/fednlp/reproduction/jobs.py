@@ -103,10 +103,10 @@ class Job:
             _make_partition(self.work, self.folder, callback.log)
         else:
             arguments = {"experiment": self.work.model_dump(mode="json"), "folder": str(self.folder)}
-            process.do(f"{__name__}:partition_here", arguments, lambda said: callback.log(said["log"]))
+            process.do(f"{__name__}:_partition_here", arguments, lambda said: callback.log(said["log"]))
 
 
-def partition_here(experiment: dict[str, Any], folder: str, say: Say) -> None:
+def _partition_here(experiment: dict[str, Any], folder: str, say: Say) -> None:
     """Make a partition, as a function for a process for jobs.
 
     Args:

@@ -1,27 +1,157 @@
 """Does the runs of tables and figures, one after the other or several at once, while the budget lasts."""
 
+import re
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from fednlp.clock import cpu_seconds
-from fednlp.errors import FednlpError
+from fednlp.errors import ConfigError, FednlpError
 from fednlp.formatting.units import human_seconds, plural
 from fednlp.reproduction import folder
-from fednlp.reproduction.budget import Step, choose
-from fednlp.reproduction.expecting import expected_seconds
+from fednlp.reproduction.folder import Record
 from fednlp.reproduction.jobs import Job, Work, one_line
 from fednlp.runtime.jobs import JobProcess
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
+from fednlp.studies.compare import Planned
 from fednlp.studies.run_or_resume import jobs_of
 from fednlp.studies.runs_callback import RunsCallback
 
 Now = Callable[[], float]
 
 _NOT_ASKED = "not asked for"
+_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0}
+_LONGEST = 366 * 24 * 3600.0
+_SLOWEST = 50.0
+_CORES = 2
+"""Of the machines of which the manifests have the times."""
+
+
+def expected_seconds(jobs: Collection[Job], record: Record, at_once: int = 1) -> dict[str, float]:
+    """Return the seconds that what is left of each job is expected to take, by name.
+
+    Where a part of a run is done, the time of its rounds counts for each round that is left, and what it took beside
+    them once: it loads its data again. Where the same run with other seeds is done, it is the mean of their times. For
+    others it is the manifest's time, by the factor by which this machine was slower so far.
+
+    Args:
+        jobs: The jobs.
+        record: How long those of this folder took.
+        at_once: How many are done at once. The time of each is its share of the clock.
+    """
+    kinds = {job.kind for job in jobs}
+    slower = {
+        kind: slowness(
+            record, {job.name: job.expected for job in jobs if job.done and job.kind == kind}, at_once
+        )
+        for kind in kinds
+    }
+    seeds: dict[tuple[Path, str], list[float]] = {}
+    for job in {job.name: job for job in jobs if job.done and job.name in record.seconds}.values():
+        seeds.setdefault(_without_seed(job), []).append(record.seconds[job.name])
+    return {job.name: _expected(job, record, seeds, slower[job.kind], at_once) for job in jobs}
+
+
+def slowness(record: Record, expected: Mapping[str, float], at_once: int = 1) -> float:
+    """Return how many times longer than expected the finished jobs took.
+
+    Before the first it is 1, since the manifests' times are of two cores; with more than two jobs at once, each is
+    taken to have a core.
+
+    Args:
+        record: The record.
+        expected: Expected seconds of the finished jobs.
+        at_once: How many are done at once.
+    """
+    known = [name for name in expected if name in record.seconds]
+    if not known:
+        return _CORES / max(_CORES, at_once)
+    taken = float(sum(record.seconds[name] for name in known))
+    return min(max(taken / sum(expected[name] for name in known), 1 / _SLOWEST), _SLOWEST)
+
+
+def _expected(
+    job: Job, record: Record, seeds: Mapping[tuple[Path, str], list[float]], slower: float, at_once: int
+) -> float:
+    left = job.left
+    if 0 < left < 1 and job.name in record.seconds:
+        taken = float(record.seconds[job.name])
+        in_rounds = min(job.seconds_in_rounds / at_once, taken)
+        return taken - in_rounds + in_rounds * left / (1 - left)
+    same = seeds.get(_without_seed(job))
+    return left * (fmean(same) if same else slower * job.expected)
+
+
+def _without_seed(job: Job) -> tuple[Path, str]:
+    """Return what the same run has in common with every seed; a partition is a job of its own."""
+    if isinstance(job.work, Planned):
+        return job.folder.parent, job.work.method
+    return job.folder, ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One seed of a table or figure.
+
+    Attributes:
+        entry: The paper's name and the entry's id.
+        seed: Number of the seed, from 0.
+        jobs: For each of its runs that is not finished, the expected seconds; several steps may share a run.
+    """
+
+    entry: tuple[str, str]
+    seed: int
+    jobs: tuple[tuple[str, float], ...]
+
+
+def parse_budget(text: str) -> float:
+    """Return a budget in seconds.
+
+    Raises:
+        ConfigError: It is no time.
+
+    >>> parse_budget("90m"), parse_budget("1h30m"), parse_budget("0s")
+    (5400.0, 5400.0, 0.0)
+    """
+    parts = re.findall(r"(\d+(?:\.\d+)?)([hms])", text.strip())
+    whole = "".join(f"{number}{unit}" for number, unit in parts)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    if not whole or whole != text.strip() or seconds > _LONGEST:
+        raise ConfigError(f"--budget {text}: write a time such as 90m, 2h, 1h30m or 3600s")
+    return seconds
+
+
+def choose(steps: Sequence[Step], seconds: float) -> list[Step]:
+    """Return the steps that fit into the time left, in the order in which to take them.
+
+    First seeds come before second ones, and then the cheapest comes first; what is alike keeps its order. A run that a
+    chosen step does costs the later ones nothing.
+
+    Args:
+        steps: Steps that are not finished.
+        seconds: Time left.
+    """
+    chosen: list[Step] = []
+    taken: set[str] = set()
+    waiting = list(enumerate(steps))
+    while True:
+        costs = [(step.seed, _cost(step, taken), place, step) for place, step in waiting]
+        fitting = [one for one in costs if one[1] <= seconds]
+        if not fitting:
+            return chosen
+        _, cost, place, step = min(fitting, key=lambda one: one[:3])
+        chosen.append(step)
+        seconds -= cost
+        taken |= {name for name, _ in step.jobs}
+        waiting = [one for one in waiting if one[0] != place]
+
+
+def _cost(step: Step, taken: set[str]) -> float:
+    return sum(seconds for name, seconds in step.jobs if name not in taken)
 
 
 class _BudgetSpent(Exception):

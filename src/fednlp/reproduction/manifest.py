@@ -58,7 +58,7 @@ CurvesBy = Literal["round", "simulated time"]
 PictureName = Literal[
     "divergence_matrix", "label_heatmap", "divergence_density", "size_density", "update_norms"
 ]
-OF_RUNS = ("update_norms",)
+_OF_RUNS = ("update_norms",)
 """Pictures of runs; the others are of partitions."""
 
 
@@ -221,7 +221,7 @@ class Entry(_Table):
             raise ValueError(
                 "where a column is a mean of other entries all are, and there are no runs or partitions"
             )
-        unfit = [name for name in self.pictures if (name in OF_RUNS) == bool(self.partitions)]
+        unfit = [name for name in self.pictures if (name in _OF_RUNS) == bool(self.partitions)]
         if unfit:
             of = "runs" if self.partitions else "partitions"
             raise ValueError(f"{unfit[0]} is a picture of {of}, which the entry does not have")

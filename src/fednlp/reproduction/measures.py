@@ -15,8 +15,7 @@ from fednlp.reports.table import client_memory
 from fednlp.reproduction.agreement import Values, standard_error
 from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.manifest import OF_PARTITIONS, TO_TARGET, Column, Measure, Row
-from fednlp.reproduction.outcomes import Outcomes, Partitioning
-from fednlp.reproduction.used_data import examples_of
+from fednlp.reproduction.outcomes import Outcomes, Partitioning, examples_of
 from fednlp.studies.compare import Planned
 
 _COUNTED: Mapping[Measure, str] = {
@@ -114,7 +113,6 @@ def _targets(
         work: The entry.
         runs: Its finished runs by key and method.
         column: The column.
-        key: Of the cell's runs.
         part: Which of their scores.
     """
     if not isinstance(column.target, str):

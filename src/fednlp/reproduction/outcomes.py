@@ -1,10 +1,10 @@
-"""What finished runs and partitions left in their folders, each read once."""
+"""What finished runs and partitions left in their folders, each read once, and how many examples they used."""
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,14 +12,17 @@ from pydantic import Field
 
 from fednlp.checked_json import damaged, parse_json
 from fednlp.checked_json.shapes import Count, Number, Shape
+from fednlp.data.catalogue import CATALOGUE
 from fednlp.disk import regular
 from fednlp.errors import FednlpError
-from fednlp.formatting.safe_text import text_of_csv
+from fednlp.formatting.safe_text import clean, text_of_csv
 from fednlp.partition import Partition
 from fednlp.partition.plot_data import Overview, overview_of_counts
+from fednlp.reports.hub_metadata import data_name
 from fednlp.reports.read import Run, read_run
 from fednlp.reports.sections.cross_client import read_cross_client
-from fednlp.reproduction.jobs import FIGURES, Job, one_line
+from fednlp.reproduction.jobs import FIGURES, Job, Work, one_line
+from fednlp.reproduction.results import FoundData
 from fednlp.studies.same_data import DIGITS
 
 
@@ -124,3 +127,41 @@ def _read_partition(folder: Path) -> Partitioning:
     counts_read = figures.train_examples, figures.test_examples
     content = figures.content[:DIGITS]
     return Partitioning(float(figures.mean_divergence), sizes, figures.data, *counts_read, content, view)
+
+
+def used_data(work: Work, outcomes: Outcomes) -> list[FoundData]:
+    """Return the data sets of a table's finished runs and partitions, each with each of its sizes once."""
+    return list(dict.fromkeys(_used(work, outcomes)))
+
+
+def examples_of(run: Run, split: str) -> int | None:
+    """Return the number of a run's ``"train"`` or ``"test"`` examples, over all clients."""
+    facts: Mapping[str, Any] = (run.summary or {}).get("data") or {}
+    count = facts.get(split)
+    return count if isinstance(count, int) else None
+
+
+def _used(work: Work, outcomes: Outcomes) -> Iterator[FoundData]:
+    for job in work.every:
+        if run := outcomes.runs.get(job.name):
+            own = run.setting("partition.test_sets") == "own-split"
+            yield _beside_published(
+                data_name(run.summary or {}, run.config),
+                examples_of(run, "train"),
+                examples_of(run, "test"),
+                own,
+            )
+        elif made := outcomes.partitions.get(job.name):
+            yield _beside_published(made.dataset, made.train, made.test, own=False)
+
+
+def _beside_published(name: str, train: int | None, test: int | None, own: bool) -> FoundData:
+    known = CATALOGUE.get(name)
+    return FoundData(
+        name=clean(name),
+        train=train,
+        test=test,
+        own_tests=own,
+        published_train=known.train if known else None,
+        published_test=known.test if known else None,
+    )

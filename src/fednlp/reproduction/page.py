@@ -1,8 +1,9 @@
 """The pages of a reproduction, made of ``results.json`` alone: an overview, and a page for each paper."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from fednlp.formatting.units import DASH, human_seconds, plural
+from fednlp.formatting.units import DASH, human_bytes, human_seconds, plural
 from fednlp.reports.document import (
     Block,
     Code,
@@ -15,10 +16,20 @@ from fednlp.reports.document import (
     heading_anchor,
 )
 from fednlp.reproduction import claims
-from fednlp.reproduction.notes import machine_name, notes_of, seed_counts, seeds_left_out, seeds_of
-from fednlp.reproduction.parts import FoundColumn
-from fednlp.reproduction.results import Finding, PaperResults, Ran, Results
-from fednlp.reproduction.shown import published, text_of
+from fednlp.reproduction.agreement import Values
+from fednlp.reproduction.curves import is_of_curves, seeds_in
+from fednlp.reproduction.manifest import OF_PARTITIONS, Measure
+from fednlp.reproduction.naming import group_of
+from fednlp.reproduction.results import (
+    Finding,
+    FoundColumn,
+    FoundData,
+    FoundPicture,
+    PaperResults,
+    Ran,
+    Results,
+)
+from fednlp.tasks.intervals import of_mean
 
 OVERVIEW = "index"
 """The stem of the overview."""
@@ -68,6 +79,7 @@ _READING = (
         "that of all processes of the runs; tables that share runs share their time",
     ),
 )
+_BYTES: tuple[Measure, ...] = ("sent", "sent a round", "sent to target", "memory")
 _STATES = {"made": "made", "in part": "made in part", "not made": "not made", "impossible": "nothing to make"}
 
 
@@ -95,7 +107,7 @@ def _overview(results: Results) -> Document:
             "Claims", [claims.standings(results)] if any(entry.claims for entry in entries) else []
         ),
         ReportSection("Claims that disagree", [against] if against.rows else []),
-        ReportSection("Machines", [Text(f"{machine_name(*machine)}.") for machine in ran.machines]),
+        ReportSection("Machines", [Text(f"{_machine_name(*machine)}.") for machine in ran.machines]),
         ReportSection("How to read the pages", [KeyValues(_READING)]),
     ]
     return _document(_TITLE, _LEAD, _tiles(entries, ran.seconds), sections)
@@ -168,7 +180,7 @@ def _entries(results: Results, found: Sequence[Finding]) -> Grid:
             entry.title,
             entry.shows,
             "yes" if entry.state == "made" else "in part",
-            seeds_of(entry),
+            _seeds_of(entry),
             claims.agreeing([entry]),
             ", ".join(f"{column.spearman:.2f}" for column in entry.columns if column.spearman is not None)
             or DASH,
@@ -194,7 +206,7 @@ def _unfinished(missing: Sequence[Finding]) -> Grid:
 
 
 def _machines(ran: Ran, paper: PaperResults) -> list[tuple[str, str]]:
-    machines = [(machine_name(*machine), plural(count, "run")) for machine, count in ran.machines.items()]
+    machines = [(_machine_name(*machine), plural(count, "run")) for machine, count in ran.machines.items()]
     return [*machines, *(("libraries", text) for text in paper.libraries)]
 
 
@@ -203,7 +215,7 @@ def _blocks(results: Results, entry: Finding, drawn: Mapping[str, Picture]) -> I
     if entry.here:
         yield Text(f"Here: {entry.here}")
     yield Code(entry.command, "sh")
-    notes = list(notes_of(results, entry))
+    notes = list(_notes_of(results, entry))
     if entry.rows:
         yield _table(entry, notes)
     else:
@@ -222,8 +234,8 @@ def _table(entry: Finding, notes: Sequence[str]) -> Grid:
         *(f"{name} (paper)" for name in entry.published),
         *(f"{column.name} (here)" for column in entry.columns),
     ]
-    mixed = len(seed_counts(entry)) > 1
-    texts_of = {name: published(entry, name) for name in entry.published}
+    mixed = len(_seed_counts(entry)) > 1
+    texts_of = {name: _published(entry, name) for name in entry.published}
     rows = [
         [
             row.name,
@@ -240,4 +252,123 @@ def _cell(column: FoundColumn, row: str, mixed: bool) -> str:
     if not values:
         return "not reached" if never else DASH
     of = f" of {len(values) + len(never)}" if never else ""
-    return text_of(column.measure, values) + (f" (n = {len(values)}{of})" if mixed or never else "")
+    return _text_of(column.measure, values) + (f" (n = {len(values)}{of})" if mixed or never else "")
+
+
+def _text_of(measure: Measure, values: Values) -> str:
+    """Return a figure for people: the mean over seeds ± half of its 95 % interval.
+
+    >>> _text_of("score", {0: 50.0, 1: 52.0}), _text_of("sent", {0: 2e9, 1: 2e9})
+    ('51.0 ± 12.7', '2 GB')
+    """
+    mean, half = of_mean(list(values.values()))
+    show = _format(measure)
+    return f"{show(mean)} ± {show(half)}" if half else show(mean)
+
+
+def _format(measure: Measure) -> Callable[[float], str]:
+    if measure in _BYTES:
+        return human_bytes
+    if "time" in measure:
+        return human_seconds
+    if measure in ("training loss", "divergence", "size spread"):
+        return "{:.3f}".format
+    if "energy" in measure or measure == "rounds to target":
+        return "{:,.0f}".format
+    return "{:.1f}".format
+
+
+def _published(entry: Finding, name: str) -> dict[str, str]:
+    """Return a published column by row, all of it with the same number of decimals."""
+    values = {row.name: row.published[name] for row in entry.rows if name in row.published}
+    decimals = max(len(f"{value:.10f}".rstrip("0").partition(".")[2]) for value in values.values())
+    return {row: f"{value:,.{decimals}f}" for row, value in values.items()}
+
+
+# ------------------------------------------------------------------------------------- the notes below a table
+
+
+def _notes_of(results: Results, entry: Finding) -> Iterator[str]:
+    """Yield what is said of a table: its runs, its data, how its ranks agree, and why it is not finished."""
+    if _seed_counts(entry) and not entry.runs:
+        yield "Measured once by the command above: no run of an experiment is behind it."
+        return
+    ran, finished = results.ran(entry), len(results.finished(entry))
+    what = "partition" if any(column.measure in OF_PARTITIONS for column in entry.columns) else "run"
+    of = "" if finished == len(entry.runs) else f"{finished} of "
+    seeds = f", {_seeds_of(entry)}" if _seed_counts(entry) else ""
+    mixed = " (n)" if len(_seed_counts(entry)) > 1 else ""
+    computed = f"; CPU time {human_seconds(ran.cpu_seconds)}" if ran.cpu_seconds else ""
+    measured = f"{human_seconds(ran.seconds)} (measured{computed})"
+    yield f"{of}{plural(len(entry.runs), what)} done in {measured}{seeds}{mixed}."
+    if len(ran.machines) > 1:
+        counts = (f"{_machine_name(*of)} ({plural(count, 'run')})" for of, count in ran.machines.items())
+        yield f"Computed on: {'; '.join(counts)}."
+    yield from map(_used, entry.data)
+    unknown = sum(not results.runs[name].data for name in results.finished(entry))
+    if unknown:
+        yield (
+            f"Data: not recorded for {unknown} of {plural(finished, what)}, so whether they were the same cannot be "
+            "checked."
+        )
+    for column in entry.columns:
+        if column.spearman is not None:
+            rank = f"over {column.ranked} rows is {column.spearman:.2f}"
+            yield f"{column.name}: Spearman's rank correlation with the paper {rank}."
+    for column in entry.columns:
+        if column.error is not None:
+            yield f"{column.name}: one standard error on the test examples is at most {column.error:.1f} points."
+    if entry.reason:
+        yield f"Not finished: {entry.reason.replace('`', '')}."
+
+
+def _machine_name(processor: str, cores: int) -> str:
+    """Return a processor and its cores in words."""
+    return f"{processor}, {plural(cores, 'core')}"
+
+
+def _used(data: FoundData) -> str:
+    """Return in words how many examples of a data set were used, and how many were published."""
+    own = " (split off the clients' own)" if data.own_tests else ""
+    published = _examples(data.published_train, data.published_test)
+    beside = f"; published: {published}" if published else ""
+    return f"Data: {data.name}, {_examples(data.train, data.test) or 'size not known'}{own}{beside}."
+
+
+def _examples(train: int | None, test: int | None) -> str:
+    counts = [f"{count:,} {split}" for split, count in (("training", train), ("test", test)) if count]
+    return f"{' and '.join(counts)} examples" if counts else ""
+
+
+def _seed_counts(entry: Finding) -> list[int]:
+    """Return the numbers of seeds of the figures found, each once, from the fewest.
+
+    Seeds that never reached a target count too.
+    """
+    found = (
+        len(column.figures.get(row.name, {})) + len(column.unreached.get(row.name, []))
+        for column in entry.columns
+        for row in entry.rows
+    )
+    return sorted({*found} - {0})
+
+
+def _seeds_of(entry: Finding) -> str:
+    """Return the number of seeds of a table in words."""
+    counts = _seed_counts(entry)
+    if not counts or not entry.runs:
+        return DASH
+    least, most = counts[0], counts[-1]
+    return f"{least} to {most} seeds" if least < most else "one seed" if most == 1 else f"{most} seeds"
+
+
+def seeds_left_out(results: Results, entry: Finding, pictures: Sequence[FoundPicture]) -> Iterator[str]:
+    """Yield what is said below pictures of learning curves of which some have fewer seeds than were run."""
+    drawn = [seeds_in(picture.caption) for picture in pictures if is_of_curves(picture.name)]
+    counts = Counter(map(group_of, results.finished(entry))).values()
+    ran = (min(counts) + max(counts)) / 2 if counts else 0.0
+    if any(seeds is not None and seeds < ran for seeds in drawn):
+        yield (
+            f"These curves are of fewer seeds than were run ({max(counts)}): the points of the others were not kept. "
+            "In a new folder the command above draws all of them."
+        )

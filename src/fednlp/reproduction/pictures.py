@@ -19,7 +19,7 @@ from fednlp.reproduction.jobs import Work
 from fednlp.reproduction.manifest import Entry, Paper, PictureName
 from fednlp.reproduction.measures import finished_runs
 from fednlp.reproduction.outcomes import Outcomes, Partitioning
-from fednlp.reproduction.parts import FoundCurve
+from fednlp.reproduction.results import FoundCurve
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -19,9 +19,9 @@ from fednlp.reproduction.making import Making, Now
 from fednlp.reproduction.manifest import Entry, Paper
 from fednlp.reproduction.needs import needed_data
 from fednlp.reproduction.outcomes import read_outcomes
-from fednlp.reproduction.parts import FoundPicture
 from fednlp.reproduction.pictures import draw_pictures
 from fednlp.reproduction.preparation import Preparation
+from fednlp.reproduction.results import FoundPicture
 from fednlp.reproduction.write import write_pages
 from fednlp.simulation.callback import Callback, default_callback
 

@@ -5,21 +5,193 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from fednlp.reproduction.parts import (
-    FoundClaim,
-    FoundColumn,
-    FoundCurve,
-    FoundData,
-    FoundPicture,
-    FoundRow,
-    FoundRun,
-    Part,
-    RunName,
-)
+from fednlp.reproduction.agreement import LARGEST, Bounded, Verdict
+from fednlp.reproduction.manifest import Curves, Measure
+
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Figure = Annotated[float, Field(ge=-LARGEST, le=LARGEST)]
+Spent = Annotated[float, Field(ge=0, le=LARGEST)]
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{8}$")]
+RunName = Annotated[str, Field(min_length=1, max_length=5000)]
+"""As :mod:`fednlp.reproduction.naming` has it."""
+MOST_POINTS = 1000
+"""Points of a curve at most."""
+LONGEST_NAME = 200
+"""Characters of a curve's metric, and of its data set's name, at most."""
+
+
+class Part(BaseModel):
+    """Data that may come from anyone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+
+
+class FoundRun(Part):
+    """A run or partition that was begun.
+
+    Attributes:
+        finished: Whether it is finished.
+        seconds: What it took, measured.
+        cpu_seconds: CPU seconds of its processes; None where they are not known.
+        processor: Of the machine of a finished run; empty for others and for partitions. A GPU that trained stands
+            behind a plus sign.
+        settings: A digest of what decides its result; empty where it is not known, and for partitions.
+        data: A digest of the content of its data; empty where it is not known.
+    """
+
+    finished: bool
+    seconds: Seconds
+    cpu_seconds: Seconds | None = None
+    processor: str = ""
+    cores: Count = 0
+    settings: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
+    data: Annotated[str, Field(pattern=r"^([0-9a-f]{8})?$")] = ""
+
+
+class FoundColumn(Part):
+    """A column of found figures.
+
+    Attributes:
+        name: Its heading.
+        measure: What its cells show.
+        figures: By row and seed.
+        spearman: Spearman's correlation with the published figures; None where there is none.
+        ranked: Number of rows that it is of.
+        errors: By row, the standard error of its accuracies on their test set, in points; without other figures.
+        unreached: By row, the seeds whose run is finished and never reached the target; without other figures.
+        cells: By row, a digest of what the figures are of (:func:`fednlp.reproduction.naming.cells_of`); empty of a
+            mean, and where it is not known.
+    """
+
+    name: str
+    measure: Measure
+    figures: dict[str, dict[int, Figure]]
+    spearman: float | None = None
+    ranked: Count = 0
+    errors: dict[str, Spent] = {}
+    unreached: dict[str, list[Seed]] = {}
+    cells: dict[str, Digest] = {}
+
+    @property
+    def error(self) -> float | None:
+        """The largest of the standard errors; None where there is none."""
+        return max(self.errors.values(), default=None)
+
+
+class FoundRow(Part):
+    """A row and the paper's figures in it, by the paper's columns."""
+
+    name: str
+    published: dict[str, Figure]
+
+
+class FoundBounds(Part):
+    """What counts as agreement of a claim with bounds, and what was found.
+
+    Attributes:
+        of: A ratio, or a difference (``close``).
+        rows: The two rows that are compared.
+        at_least: The least; None where there is no such bound.
+        at_most: The greatest.
+        found: The ratio or difference of the means that were compared; None where one is missing or infinite.
+    """
+
+    of: Bounded
+    rows: tuple[str, str]
+    at_least: Spent | None = None
+    at_most: Spent | None = None
+    found: Figure | None = None
+
+
+class FoundClaim(Part):
+    """A claim of the paper and what was found of it.
+
+    Attributes:
+        says: The claim.
+        verdict: What was found.
+        tried: Why it may disagree, and what was tried; empty where nothing was.
+        bounds: What counts as agreement; None where the claim has no bounds, or they are not known.
+    """
+
+    says: str
+    verdict: Verdict
+    tried: str = ""
+    bounds: FoundBounds | None = None
+
+    @property
+    def disagrees(self) -> bool:
+        """Whether what was found contradicts it."""
+        return self.verdict.decided and not self.verdict.holds
+
+
+class FoundPicture(Part):
+    """A picture.
+
+    Attributes:
+        name: The stem of its file.
+        caption: What it shows.
+        curves: The number of curves whose points it is drawn of; 0 of other pictures, and where it is not known.
+    """
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._+-]*$", max_length=200)]
+    caption: str
+    curves: Count = 0
+
+
+class FoundCurve(Part):
+    """The points of a run's learning curve, rounded to six digits.
+
+    Attributes:
+        of: What was measured, as in the manifest.
+        metric: The metric of the run's task.
+        data: The name of its data set.
+        rounds: The rounds of the points, rising; there are none where nothing was measured.
+        values: Their values.
+        seconds: The simulated time up to each of them; empty where the run does not count it.
+    """
+
+    of: Curves
+    metric: Annotated[str, Field(max_length=LONGEST_NAME)]
+    data: Annotated[str, Field(max_length=LONGEST_NAME)]
+    rounds: Annotated[list[Count], Field(max_length=MOST_POINTS)]
+    values: Annotated[list[Figure], Field(max_length=MOST_POINTS)]
+    seconds: Annotated[list[Spent], Field(max_length=MOST_POINTS)] = []
+
+    @model_validator(mode="after")
+    def _points(self) -> Self:
+        if len(self.values) != len(self.rounds) or len(self.seconds) not in (0, len(self.rounds)):
+            raise ValueError("a curve has not as many values, or seconds, as rounds")
+        if any(a >= b for a, b in pairwise(self.rounds)) or any(a > b for a, b in pairwise(self.seconds)):
+            raise ValueError("the rounds or the seconds of a curve do not rise")
+        return self
+
+
+class FoundData(Part):
+    """A data set as a table's runs or partitions used it.
+
+    Attributes:
+        name: Its name.
+        train: Training examples used; None where it is not known.
+        test: Test examples used.
+        own_tests: Whether the test examples were split off the clients' training examples.
+        published_train: Training examples as published; None where the catalogue does not say.
+        published_test: Test examples as published.
+    """
+
+    name: str
+    train: Count | None = None
+    test: Count | None = None
+    own_tests: bool = False
+    published_train: Count | None = None
+    published_test: Count | None = None
+
 
 State = Literal["made", "in part", "not made", "impossible"]
 

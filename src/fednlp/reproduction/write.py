@@ -1,10 +1,13 @@
-"""Writes the pages of a reproduction, their figures and ``results.json``."""
+"""Writes the pages of a reproduction, their figures and ``results.json``, and reads a folder of them."""
 
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from fednlp.disk import own_folder, require_no_link, write, writing
+from pydantic import ValidationError
+
+from fednlp.checked_json import damaged, first_problem
+from fednlp.disk import own_folder, regular, require_no_link, write, writing
 from fednlp.errors import DamagedError, RunError
 from fednlp.reports.document import Picture
 from fednlp.reports.html import to_html
@@ -12,10 +15,60 @@ from fednlp.reports.markdown import to_markdown
 from fednlp.reports.style import image
 from fednlp.reproduction.page import OVERVIEW, pages
 from fednlp.reproduction.results import Results
-from fednlp.reproduction.stored_pages import FIGURES, RESULTS, read_results, with_pictures
 
+RESULTS, FIGURES = "results.json", "figures"
 _REMEDY = "choose another folder with --out"
 _DPI = 100
+_PNG = b"\x89PNG\r\n\x1a\n"
+_LARGEST = 16 << 20
+_LARGEST_PICTURE = 8 << 20
+
+
+def read_results(folder: Path, remedy: str = "write it again with fednlp reproduce --budget 0s") -> Results:
+    """Return what the ``results.json`` of a folder of pages holds.
+
+    Args:
+        folder: The folder.
+        remedy: Advice for the end of an error message.
+
+    Raises:
+        DamagedError: It cannot be read, is too large, or is no such file.
+    """
+    path = folder / RESULTS
+    try:
+        if regular(path).stat().st_size > _LARGEST:
+            raise ValueError(f"it has more than {_LARGEST >> 20} MiB")
+        return Results.model_validate_json(path.read_bytes())
+    except (OSError, ValueError) as error:
+        reason = ValueError(first_problem(error)) if isinstance(error, ValidationError) else error
+        raise damaged(path, reason, remedy) from error
+
+
+def with_pictures(results: Results, folder: Path) -> tuple[Results, dict[str, bytes]]:
+    """Return results without the pictures that cannot be shown, and the PNG files of the others by name."""
+    pictures: dict[str, bytes] = {}
+    papers = []
+    for paper in results.papers:
+        entries = []
+        for entry in paper.entries:
+            found = {one.name: content for one in entry.pictures if (content := _read(folder, one.name))}
+            pictures |= found
+            kept = [one for one in entry.pictures if one.name in found]
+            entries.append(entry.model_copy(update={"pictures": kept}))
+        papers.append(paper.model_copy(update={"entries": entries}))
+    return results.model_copy(update={"papers": papers}), pictures
+
+
+def _read(folder: Path, name: str) -> bytes | None:
+    """Return the file of a picture; None where it is no PNG file of a bounded size in the folder."""
+    path = folder / FIGURES / f"{name}.png"
+    try:
+        if not path.resolve().is_relative_to(folder.resolve()):
+            return None
+        content = path.read_bytes() if regular(path).stat().st_size <= _LARGEST_PICTURE else b""
+    except OSError:
+        return None
+    return content if content.startswith(_PNG) else None
 
 
 def markdown_pages(results: Results) -> dict[str, str]:

@@ -21,7 +21,7 @@ from fednlp.formulations import OWN_METRIC, TASKS, formulation_of
 from fednlp.hubs.cache import cache_dir
 from fednlp.models.from_scratch import VOCABULARY_SIZE, from_scratch_folder
 from fednlp.models.loading import has_weights
-from fednlp.models.peft_options import virtual_tokens
+from fednlp.models.peft_methods import virtual_tokens
 from fednlp.models.pretrained import load_tokenizer, longest_text, prompt_class
 from fednlp.models.registry import FROM_SCRATCH_NAMES
 from fednlp.models.resolve import resolve_model

@@ -14,7 +14,7 @@ from fednlp.data.features import Features, open_features
 from fednlp.errors import RunError
 from fednlp.federated.lora import LoraPair
 from fednlp.federated.pulling import EMBEDDINGS
-from fednlp.models.peft_options import averaging_of
+from fednlp.models.peft_methods import averaging_of
 from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.data.json_cells import tags_fault
+from fednlp.data.checks import tags_fault
 from fednlp.data.readers import conll as module
 from fednlp.data.readers.conll import conll, inline, to_iob2
 from fednlp.data.store import Row

@@ -8,7 +8,7 @@ import pytest
 
 from fednlp.data import load_data
 from fednlp.data.files import file_rows
-from fednlp.data.readers.conll_layout import is_tagged, layout_of
+from fednlp.data.readers.conll import is_tagged, layout_of
 from fednlp.errors import DataError
 
 Write = Callable[[str, str | bytes], Path]

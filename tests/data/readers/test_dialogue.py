@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fednlp.data.readers import dialogue as module
-from fednlp.data.readers.dialogue import COLUMNS, cornell
+from fednlp.data.readers import summaries as module
+from fednlp.data.readers.summaries import CORNELL_COLUMNS, cornell
 from fednlp.errors import DataError
 
 Write = Callable[[str, str | bytes], Path]
@@ -44,7 +44,7 @@ def test_pairs_follow_the_conversations(write: Write) -> None:
         ("says 195", "says 196", "m0", "B", "A"),
         ("says 199", "says 200", "m0", "B", "A"),
     ]
-    assert len(COLUMNS) == 5
+    assert len(CORNELL_COLUMNS) == 5
 
 
 def test_latin1_and_windows_line_ends(write: Write) -> None:

@@ -1,12 +1,17 @@
 """Texts with one label in CSV: Sentiment140, Yahoo Answers, Yelp, AG News."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from fednlp.data.readers.reviews import NEWS, SENTIMENT140_COLUMNS, TOPICS, news, sentiment140, yahoo, yelp
+from fednlp.data.readers.classification import (
+    SENTIMENT140_COLUMNS,
+    TOPICS,
+    sentiment140,
+    yahoo,
+    yelp,
+)
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
@@ -53,14 +58,6 @@ def test_yelp(write: Write) -> None:
     assert list(yelp(path)) == [('dr. goldberg\nis "great"', "5"), ("bad", "1")]
 
 
-def test_other_sets_of_the_same_shape(write: Write) -> None:
-    path = write("a.csv", '2,"Title","Text, more"\n1,"Only title",""\n')
-    assert list(news(path, ("Company", "Artist"))) == [
-        ("Title Text, more", "Artist", "Title", "Text, more"),
-        ("Only title", "Company", "Only title", ""),
-    ]
-
-
 @pytest.mark.parametrize(
     ("read", "content", "said"),
     [
@@ -75,7 +72,6 @@ def test_other_sets_of_the_same_shape(write: Write) -> None:
         (yahoo, '"1","","",""\n', ":1: the text is missing"),
         (yelp, '"0","a"\n', ":1: the class is '0'"),
         (yelp, '"1","a"\n"2","b""\n', ":2: not readable as CSV"),
-        (news, "label,title,text\n", ":1: the class is 'label'"),
     ],
 )
 def test_faults_name_the_line(
@@ -85,9 +81,3 @@ def test_faults_name_the_line(
     with pytest.raises(DataError) as caught:
         list(read(path))
     assert str(caught.value).startswith(f"{path}{said}")
-
-
-def test_ag_news(real: Path) -> None:
-    rows = list(news(real / "agnews" / "ag_news_csv" / "test.csv"))
-    assert Counter(row[1] for row in rows) == dict.fromkeys(NEWS, 1900)
-    assert all(row[0] == f"{row[2]} {row[3]}".strip() for row in rows)

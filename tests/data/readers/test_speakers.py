@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from fednlp.data.readers import speakers as module
-from fednlp.data.readers.speakers import leaf_reddit, leaf_shakespeare, play_text, play_xml, speeches
+from fednlp.data.readers import language as module
+from fednlp.data.readers.language import leaf_reddit, leaf_shakespeare, play_text, play_xml, speeches
 from fednlp.errors import DataError
 
 Write = Callable[[str, str | bytes], Path]

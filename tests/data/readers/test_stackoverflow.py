@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 h5py = pytest.importorskip("h5py")
 
 from fednlp.data.readers import h5  # noqa: E402
-from fednlp.data.readers.stackoverflow import COLUMNS, stackoverflow  # noqa: E402
+from fednlp.data.readers.language import STACKOVERFLOW_COLUMNS, stackoverflow  # noqa: E402
 from fednlp.errors import DataError, MissingDependency  # noqa: E402
 
 Write = Callable[[str, str | bytes], Path]
@@ -38,7 +38,9 @@ def made(path: Path, change: Callable[[Any], None] | None = None) -> Path:
 
 
 def test_every_example_with_its_user(tmp_path: Path) -> None:
-    rows = [dict(zip(COLUMNS, row, strict=True)) for row in stackoverflow(made(tmp_path / "a.h5"))]
+    rows = [
+        dict(zip(STACKOVERFLOW_COLUMNS, row, strict=True)) for row in stackoverflow(made(tmp_path / "a.h5"))
+    ]
     assert [row["user"] for row in rows] == [user for user in sorted(USERS) for _ in range(int(user) % 5 + 1)]
     assert all(row["text"] == f"tokens ä {row['user']} {row['score']}" for row in rows)
     assert rows[-1] == {

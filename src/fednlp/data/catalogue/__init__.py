@@ -1,13 +1,14 @@
 """The data sets that fednlp knows by name: what they are, and how their published files are got and read."""
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from fednlp.data.catalogue.answering import ANSWERING
 from fednlp.data.catalogue.classification import CLASSIFICATION
-from fednlp.data.catalogue.domains import DOMAINS
-from fednlp.data.catalogue.entries import Entry, Opened
+from fednlp.data.catalogue.entries import Entry, Hub, Opened
 from fednlp.data.catalogue.generation import GENERATION
 from fednlp.data.catalogue.glue import GLUE
 from fednlp.data.catalogue.language import LANGUAGE
@@ -23,11 +24,19 @@ from fednlp.hubs.package_index import first_fault, unpacked_folder
 
 __all__ = ["CATALOGUE", "Entry", "Opened", "data_names", "describe", "entry"]
 
-CATALOGUE: Mapping[str, Entry] = {
-    one.name: one
-    for family in (CLASSIFICATION, GLUE, TAGGING, ANSWERING, GENERATION, TRANSLATION, DOMAINS, LANGUAGE, NEWS)
-    for one in family
-}
+_OPENERS = CLASSIFICATION | GLUE | TAGGING | ANSWERING | GENERATION | TRANSLATION | LANGUAGE | NEWS
+
+
+def _entries() -> Iterator[Entry]:
+    """Yield the data sets of ``published.toml``, each with what opens its files."""
+    published = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+    for name, facts in published.items():
+        counts, hub = facts.pop("counts", {}), facts.pop("hub", None)
+        known = {key: counts.get(key) for key in ("labels", "train", "test")} | {"natural": None} | facts
+        yield Entry(name, **known, _opener=_OPENERS[name], _hub=Hub(**hub) if hub else None)
+
+
+CATALOGUE: Mapping[str, Entry] = {one.name: one for one in _entries()}
 
 
 def entry(name: str) -> Entry:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from fednlp.data.files import reader_rows
+from fednlp.data.files import joined_rows, reader_rows
 from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.readers.parallel import COLUMNS, parallel
 from fednlp.data.store import Row, Rows, file_identity
@@ -13,6 +13,9 @@ from fednlp.errors import DataError, MissingDependency
 from fednlp.hubs.archives import PinnedArchive
 
 Pair = tuple[Rows, Rows | None]
+"""Training and test rows."""
+Part = tuple[str, Rows]
+"""A name, such as that of a domain, and some of its rows."""
 FromFolder = Callable[[Path], Pair | None]
 Reader = Callable[..., Iterator[Row]]
 Way = Literal["package index", "hub", "path"]
@@ -44,6 +47,15 @@ class Hub:
 
 
 @dataclass(frozen=True)
+class Opener:
+    """What opens the files of a data set: those in a folder, and, where they are packaged, those of pinned archives."""
+
+    folder: FromFolder
+    index: Callable[[], Pair] | None = None
+    archives: tuple[PinnedArchive, ...] = ()
+
+
+@dataclass(frozen=True)
 class Entry:
     """One data set of the catalogue.
 
@@ -69,29 +81,27 @@ class Entry:
     source: str
     licence: str
     files: str
-    natural: str | None = None
-    _from_folder: FromFolder = field(kw_only=True, repr=False)
-    _from_index: Callable[[], Pair] | None = field(default=None, kw_only=True, repr=False)
-    _archives: tuple[PinnedArchive, ...] = field(default=(), kw_only=True, repr=False)
-    _hub: Hub | None = field(default=None, kw_only=True, repr=False)
+    natural: str | None
+    _opener: Opener = field(repr=False)
+    _hub: Hub | None = field(repr=False)
 
     @property
     def fetched(self) -> Way:
         """Where it is fetched from when no ``path`` is given; ``"path"`` where it is not fetched."""
-        return "package index" if self._from_index else "hub" if self._hub else "path"
+        return "package index" if self._opener.index else "hub" if self._hub else "path"
 
     @property
     def how(self) -> str:
         """How it is obtained, in words."""
-        if self._from_index:
-            titles = ", ".join(pinned.title for pinned in self._archives)
+        if self._opener.index:
+            titles = ", ".join(pinned.title for pinned in self.archives)
             return f"from the package index ({titles}), or its files by path"
         return "its files by path, or the hub" if self._hub else "its files by path"
 
     @property
     def archives(self) -> tuple[PinnedArchive, ...]:
         """The pinned archives that it is read out of, if any."""
-        return self._archives
+        return self._opener.archives
 
     def require_source(self) -> None:
         """Check that the data set can be had without its files.
@@ -99,7 +109,7 @@ class Entry:
         Raises:
             DataError: It cannot.
         """
-        if self._from_index is None and self._hub is None:
+        if self._opener.index is None and self._hub is None:
             raise DataError(f"{self.name} is not fetched: give its files by path ({self.files})")
 
     def open(self, path: Path | None = None) -> Opened:
@@ -111,9 +121,9 @@ class Entry:
         """
         if path is not None:
             return self._open_folder(path)
-        if self._from_index is not None:
-            train, test = self._from_index()
-            titles = ", ".join(pinned.title for pinned in self._archives)
+        if self._opener.index is not None:
+            train, test = self._opener.index()
+            titles = ", ".join(pinned.title for pinned in self.archives)
             return Opened(train, test, f"{titles}, {_shown(train, test)}", self.task)
         self.require_source()
         hub = self._hub
@@ -127,7 +137,7 @@ class Entry:
     def _open_folder(self, path: Path) -> Opened:
         if not path.exists():
             raise DataError(f"{self.name}: there is no {path}: give a folder with {self.files}")
-        pair = self._from_folder(path)
+        pair = self._opener.folder(path)
         if pair is None:
             raise DataError(f"{self.name}: {path} does not hold its files: give a folder with {self.files}")
         train, test = pair
@@ -158,15 +168,12 @@ def files(
     Args:
         train: What the training file may be called.
         test: What the test file may be called.
-        reader: Of one file.
         columns: What it yields.
-        options: Of the reader.
     """
 
     def opened(path: Path) -> Pair | None:
         paths = [path] if path.is_file() else [found(path, train), found(path, test)]
-        there = [reader_rows(one, reader, columns, options=options) for one in paths if one is not None]
-        return (there[0], there[1] if len(there) > 1 else None) if there else None
+        return _in_order([reader_rows(one, reader, columns, options=options) for one in paths if one])
 
     return opened
 
@@ -192,10 +199,23 @@ def two_files(train: Sequence[tuple[str, str]], test: Sequence[tuple[str, str]])
         return None
 
     def opened(path: Path) -> Pair | None:
-        there = [rows for rows in (side(path, train), side(path, test)) if rows is not None]
-        return (there[0], there[1] if len(there) > 1 else None) if there else None
+        return _in_order([rows for rows in (side(path, train), side(path, test)) if rows])
 
     return opened
+
+
+def _in_order(found: Sequence[Rows]) -> Pair | None:
+    """Return the training and the test rows that were found; the only ones are the training rows."""
+    return (found[0], found[1] if len(found) > 1 else None) if found else None
+
+
+def joined(train: Sequence[Part], test: Sequence[Part] = (), field: str | None = None) -> Pair | None:
+    """Return the files of the training and of the test set joined to one each; None without a training file.
+
+    Args:
+        field: The column for the names of the parts, which may be the clients; None for none.
+    """
+    return (joined_rows(train, field), joined_rows(test, field) if test else None) if train else None
 
 
 def first_of(*ways: FromFolder) -> FromFolder:

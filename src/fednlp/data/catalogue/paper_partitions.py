@@ -64,7 +64,6 @@ class PaperPartition:
         """Return it in words, with the command that makes one of this kind here.
 
         Args:
-            name: Of the data set.
             field: As for :meth:`options`.
         """
         kind = [
@@ -176,7 +175,6 @@ def paper_partition(name: str, field: str | None) -> str | None:
     """Return what the papers make of a data set, in words, a line each; None where they do not use it.
 
     Args:
-        name: Of the catalogue.
         field: As for :meth:`PaperPartition.options`.
     """
     return "\n".join(row.describe(name, field) for row in PAPER_PARTITIONS.get(name, ())) or None

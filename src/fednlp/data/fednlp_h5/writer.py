@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from fednlp.data.checks import answers_fault, tags_fault
 from fednlp.data.features import row_batches
 from fednlp.data.fednlp_h5.reader import COLUMNS, OWN_ATTRIBUTES, TASKS
-from fednlp.data.json_cells import answers_fault, tags_fault
 from fednlp.data.readers import h5
 from fednlp.data.store import Row
 from fednlp.data.textdata import TextData

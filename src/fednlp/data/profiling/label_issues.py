@@ -113,12 +113,12 @@ def check_labels(data: TextData) -> None:
     Raises:
         DataError: They are lists, or texts; the message names the task that is probably meant.
     """
-    fault = misread_labels(data)
+    fault = _misread_labels(data)
     if fault is not None:
         raise DataError(f"{data.source}: {fault.message}, such as {fault.example}: {fault.remedy}")
 
 
-def misread_labels(data: TextData) -> MisreadLabels | None:
+def _misread_labels(data: TextData) -> MisreadLabels | None:
     """Return why a column is probably not one of labels; None where it may be.
 
     It is not where all values are lists in brackets (words and tags, several labels an example), or where nearly
@@ -241,7 +241,7 @@ def label_issues(data: TextData, counts: Mapping[Split, Numbers]) -> Iterator[Is
 def _no_classes(data: TextData, column: str, rows: int) -> Issue | None:
     """Return why a column of labels holds no classes, if it seems so."""
     names = data.label_names
-    if fault := misread_labels(data):
+    if fault := _misread_labels(data):
         return Issue("misread", len(names), fault.message, fault.example, fault.remedy)
     if _are_a_scale(names, rows):
         return Issue(

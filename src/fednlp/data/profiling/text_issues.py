@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fednlp.data.profiling.label_issues import LONGEST_EXAMPLE, MISSING_WORDS, Issue, percent, quoted
-from fednlp.data.profiling.scan import BLANK, Hashes, Scan
-from fednlp.data.profiling.statistics import shortened
+from fednlp.data.profiling.statistics import BLANK, Hashes, Scan, shortened
 from fednlp.data.split import Numbers
 from fednlp.data.textdata import Split, TextData
 from fednlp.formatting.units import plural
@@ -29,7 +28,6 @@ class ExampleHashes:
 
     Attributes:
         inputs: Of what the model reads; ``BLANK`` for an empty text, which equals no other.
-        targets: Of what it is to predict.
     """
 
     inputs: Hashes
@@ -139,7 +137,6 @@ def shared_by_clients(examples: ExampleHashes, owners: Numbers) -> Duplicates:
     """Return how many texts more than one client holds, and an example of two of them.
 
     Args:
-        examples: Of the training set.
         owners: The client of each, -1 for none.
     """
     held = np.flatnonzero((examples.inputs != BLANK) & (owners >= 0))

@@ -15,7 +15,7 @@ from fednlp.data.store import Fault, Located
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
 
-FASTTEXT = "__label__"
+_FASTTEXT = "__label__"
 
 _AT_A_GLANCE = 100
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -92,19 +92,19 @@ def fasttext_rows(path: Path) -> tuple[Sequence[str], Iterator[Located]]:
     def rows() -> Iterator[Located]:
         for number, line in filled_lines(path):
             parts = line.split()
-            labels = [part.removeprefix(FASTTEXT) for part in parts if part.startswith(FASTTEXT)]
+            labels = [part.removeprefix(_FASTTEXT) for part in parts if part.startswith(_FASTTEXT)]
             where = f"{path}:{number}"
-            if len(labels) == 1 and parts[0].startswith(FASTTEXT):
+            if len(labels) == 1 and parts[0].startswith(_FASTTEXT):
                 yield where, (line.strip().partition(parts[0])[2].strip(), labels[0])
             else:
-                yield where, Fault(f"{plural(len(labels), 'label')}: begin a line with one, {FASTTEXT}NAME")
+                yield where, Fault(f"{plural(len(labels), 'label')}: begin a line with one, {_FASTTEXT}NAME")
 
     return ("text", "label"), rows()
 
 
 def is_fasttext(path: Path) -> bool:
     """Say whether a text file begins with a label of fastText."""
-    return next(filled_lines(path), (0, ""))[1].startswith(FASTTEXT)
+    return next(filled_lines(path), (0, ""))[1].startswith(_FASTTEXT)
 
 
 def _is_tool(item: Mapping[str, Any]) -> bool:

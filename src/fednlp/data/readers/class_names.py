@@ -18,7 +18,6 @@ def class_names_in(
     """Return the names of the classes of each column that holds their numbers, or lists of them.
 
     Args:
-        metadata: Of the schema of a Parquet file.
         beside: The file ``dataset_info.json`` that may lie beside it.
         columns: Those of the file.
     """

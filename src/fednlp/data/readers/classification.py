@@ -1,10 +1,11 @@
-"""Texts with one label: Orange's tables, AG News, SST-2, TREC and Rotten Tomatoes as they were published."""
+"""Texts with one label, as they were published: Orange's tables, AG News, SST-2, TREC, tweets and reviews."""
 
 import bz2
 import csv
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from fednlp.data.readers.csv_files import csv_records
 from fednlp.data.readers.text_io import LONGEST_LINE, lines
 from fednlp.data.store import Row
 from fednlp.disk import regular
@@ -14,12 +15,29 @@ AGNEWS_COLUMNS = ("text", "label", "title", "description")
 TREC_COLUMNS = ("text", "label", "fine")
 TEXT_LABEL = ("text", "label")
 ROTTEN_COLUMNS = ("text", "label", "film")
+SENTIMENT140_COLUMNS = ("text", "label", "user", "date", "id")
+YAHOO_COLUMNS = ("text", "label", "title", "question", "answer")
 
 _ORANGE_HEADER = 3  # rows of names, types and roles
 _AGNEWS_CLASSES = ("World", "Sports", "Business", "Sci/Tech")
 _SST2_LABELS = {"0": "negative", "1": "positive"}
 # The six types of Li and Roth (2002), in the order of the numbers that stand for them in some copies.
 _TREC_TYPES = ("DESC", "ENTY", "ABBR", "HUM", "LOC", "NUM")
+_POLARITIES = {"0": "negative", "2": "neutral", "4": "positive"}
+_STARS = ("1", "2", "3", "4", "5")
+TOPICS = (
+    "Society & Culture",
+    "Science & Mathematics",
+    "Health",
+    "Education & Reference",
+    "Computers & Internet",
+    "Sports",
+    "Business & Finance",
+    "Entertainment & Music",
+    "Family & Relationships",
+    "Politics & Government",
+)
+"""The classes of Yahoo Answers, in the order of their numbers, from 1 on."""
 
 
 def orange_tab(path: Path) -> Iterator[Row]:
@@ -120,3 +138,58 @@ def _two(path: Path, number: int, line: str) -> tuple[str, str]:
     if not all(cells):
         raise DataError(f"{path}:{number}: the text or the label is missing")
     return cells[0], cells[1]
+
+
+def sentiment140(path: Path) -> Iterator[Row]:
+    """Read Sentiment140 (Go et al., 2009): ``polarity,id,date,query,user,text``, old tweets in Latin-1.
+
+    ``user`` is the natural client. The training file has no neutral tweets, the test file has.
+
+    Raises:
+        DataError: A record is not that.
+    """
+    # The published file was written without regard to quotes within a tweet.
+    for number, cells in csv_records(path, 6, latin1=True, strict=False):
+        polarity, key, date, _, user, text = cells
+        if polarity not in _POLARITIES:
+            raise DataError(
+                f"{path}:{number}: the polarity is {polarity[:40]!r}, where Sentiment140 has 0, 2 or 4"
+            )
+        yield _text(text.strip(), path, number), _POLARITIES[polarity], user, date, key
+
+
+def yahoo(path: Path) -> Iterator[Row]:
+    """Read Yahoo Answers: ``class,title,question,answer``; any of the three texts may be empty, not all.
+
+    Raises:
+        DataError: A record is not that.
+    """
+    for number, label, texts in _classes(path, TOPICS, 3):
+        yield _text(" ".join(filter(None, texts)), path, number), label, *texts
+
+
+def yelp(path: Path) -> Iterator[Row]:
+    """Read Yelp reviews with one to five stars: ``stars,text``.
+
+    Raises:
+        DataError: A record is not that.
+    """
+    for number, label, (text,) in _classes(path, _STARS, 1):
+        yield _text(text, path, number), label
+
+
+def _classes(path: Path, names: Sequence[str], texts: int) -> Iterator[tuple[int, str, list[str]]]:
+    """Yield each record's line, the name of its class, and its texts, in which ``\\n`` stands for a line break."""
+    places = {str(number): name for number, name in enumerate(names, 1)}
+    for number, (place, *cells) in csv_records(path, texts + 1):
+        if place not in places:
+            raise DataError(
+                f"{path}:{number}: the class is {place[:40]!r}, where this data set has 1 to {len(names)}"
+            )
+        yield number, places[place], [cell.replace("\\n", "\n").strip() for cell in cells]
+
+
+def _text(text: str, path: Path, number: int) -> str:
+    if not text:
+        raise DataError(f"{path}:{number}: the text is missing: fill it in or delete the record")
+    return text

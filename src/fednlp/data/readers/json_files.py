@@ -254,9 +254,9 @@ def value_row(item: Mapping[str, Any], columns: Sequence[str], roles: Mapping[st
     """
     row: list[str | None] = []
     for column in columns:
-        value, role = json_value(item.get(column)), roles.get(column)
+        value, role = _json_value(item.get(column)), roles.get(column)
         if role == "label":
-            fault = label_fault(value, column)
+            fault = _label_fault(value, column)
             if fault is not None:
                 return Fault(fault)
             value = as_label(value)
@@ -266,12 +266,12 @@ def value_row(item: Mapping[str, Any], columns: Sequence[str], roles: Mapping[st
     return row
 
 
-def json_value(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """Return a value as one that JSON has too: dates in ISO 8601, bytes as UTF-8, decimals and others as text.
 
     A midnight is its date, since tables store dates as such. Bytes that are not UTF-8 are returned unchanged.
 
-    >>> json_value(datetime.datetime(2024, 2, 1)), json_value(b"Befund"), json_value(3)
+    >>> _json_value(datetime.datetime(2024, 2, 1)), _json_value(b"Befund"), _json_value(3)
     ('2024-02-01', 'Befund', 3)
     """
     if value is None or isinstance(value, _JSON_TYPES):
@@ -295,7 +295,7 @@ def as_text(value: Any) -> str | None:
     return str(value) if type(value) is int else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def label_fault(value: Any, column: str) -> str | None:
+def _label_fault(value: Any, column: str) -> str | None:
     """Say what is wrong with a label: it is neither missing, nor a string or a number."""
     if isinstance(value, list) and len(value) != 1:
         return f"there are {len(value)} labels in {column!r}: an example has one"

@@ -11,7 +11,6 @@ from fednlp.errors import DataError
 from fednlp.formatting.units import plural
 
 COLUMNS = ("source", "target")
-DOCUMENTATION_COLUMNS = ("source", "target", "id")
 
 
 def parallel(path: Path, target: Path, keep_blank: bool = False) -> Iterator[Row]:

@@ -12,9 +12,8 @@ from fednlp.data.store import Row
 from fednlp.errors import DataError
 
 COLUMNS = ("source", "target")
-GETTEXT_COLUMNS = ("source", "target", "context")
 
-LARGEST_CATALOGUE = 256 << 20
+_LARGEST_CATALOGUE = 256 << 20
 """Bytes of a compiled catalogue, which is read as a whole."""
 
 # Inline elements of TMX 1.4b that hold the codes of the original format, not text.
@@ -178,8 +177,8 @@ def _bounded(path: Path) -> Iterator[bytes]:
     total = 0
     for piece in read_chunks(path, as_utf8=False):
         total += len(piece)
-        if total > LARGEST_CATALOGUE:
-            raise DataError(f"{path}: more than {LARGEST_CATALOGUE >> 20} MiB: is this a .mo file?")
+        if total > _LARGEST_CATALOGUE:
+            raise DataError(f"{path}: more than {_LARGEST_CATALOGUE >> 20} MiB: is this a .mo file?")
         yield piece
 
 

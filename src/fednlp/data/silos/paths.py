@@ -9,8 +9,7 @@ from glob import has_magic
 from itertools import count
 from pathlib import Path
 
-from fednlp.data.files import SUFFIXES, TABLES, parallel_files, refuse_address, suffix_of
-from fednlp.data.folders import is_system_entry
+from fednlp.data.files import SUFFIXES, TABLES, is_system_entry, parallel_files, refuse_address, suffix_of
 from fednlp.data.readers.hf_datasets import is_saved
 from fednlp.data.readers.text_io import data_errors
 from fednlp.data.split_names import (
@@ -62,12 +61,12 @@ def silo_paths(
         return [SplitPaths(silo_name(path), (path,)) for path in silos] or None
     if _is_pattern(given):
         return grouped_splits(_matching(given), given)
-    if not given.is_dir() or is_saved(given) or is_pair(given, languages) or data_folder(given) != given:
+    if not given.is_dir() or is_saved(given) or _is_pair(given, languages) or data_folder(given) != given:
         return None
     return None if set_in(given, languages) else _inside(given, languages)
 
 
-def is_pair(folder: Path, languages: Sequence[str]) -> bool:
+def _is_pair(folder: Path, languages: Sequence[str]) -> bool:
     """Say whether a folder holds the files of a text in two languages."""
     return len(languages) == 2 and parallel_files(folder, languages) is not None
 
@@ -256,7 +255,7 @@ def _is_silo(folder: Path, languages: Sequence[str]) -> bool | None:
     splits = [split_name(silo_name(path)) for path in files]
     return (
         is_saved(folder)
-        or is_pair(folder, languages)
+        or _is_pair(folder, languages)
         or any(suffix_of(path) in TABLES for path in files)
         or not files
         or (

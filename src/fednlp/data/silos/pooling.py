@@ -29,7 +29,6 @@ class OpenedSet:
     """The rows of one data set.
 
     Attributes:
-        train: Of training.
         test: Of the test set; None where it has none.
         task: Its task, where its files name it.
         note: What was found out about its files, for people.
@@ -200,7 +199,6 @@ def split_silos(
         classes: The class of every row, 0 to ``num_classes - 1``.
         num_classes: How many there are, at least 1.
         fraction: Share of the test set.
-        seed: Of the draw.
 
     Raises:
         DataError: A silo has no training example, or none has a test example.

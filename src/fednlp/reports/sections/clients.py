@@ -58,7 +58,7 @@ def clients_table(groups: Groups) -> Table | None:
     return Table(tuple(columns), tuple(rows), caption, tuple(filter(None, notes)), head="Client")
 
 
-def method_columns(label: str) -> set[str]:
+def _method_columns(label: str) -> set[str]:
     """Return the keys of a method's columns in the table of clients."""
     return {f"{label}{part}" for part in _PARTS.values()}
 
@@ -157,7 +157,10 @@ def _grid(table: Table, groups: Groups) -> Grid:
     """Return the table of clients as a page shows it, the best method of each client marked."""
     heads, rows = grid(table)
     methods = {
-        key for label, runs in groups.items() if group_baseline(runs) is None for key in method_columns(label)
+        key
+        for label, runs in groups.items()
+        if group_baseline(runs) is None
+        for key in _method_columns(label)
     }
     best = {(number, place) for number, row in enumerate(table.rows) for place in _best(table, row, methods)}
     return Grid(heads[:-1], [row[:-1] for row in rows], [table.caption, *table.notes], best=best)

@@ -38,7 +38,7 @@ def one_of(things: Iterable[Any], describe: Callable[[Any], Any]) -> str:
 
 def _summary(runs: Sequence[Run]) -> list[tuple[str, str]]:
     def count(key: str) -> str:
-        return one_of(runs, lambda run: told_count(data_facts(run), key))
+        return one_of(runs, lambda run: told_count(_data_facts(run), key))
 
     return [
         (
@@ -86,10 +86,10 @@ def _spread(numbers: Mapping[str, int] | None) -> str:
 
 def data_fact(run: Run, key: str) -> Any:
     """Return one of the things that a run knows of its data."""
-    return data_facts(run).get(key)
+    return _data_facts(run).get(key)
 
 
-def data_facts(run: Run) -> Mapping[str, Any]:
+def _data_facts(run: Run) -> Mapping[str, Any]:
     """Return what a run knows of its data."""
     return (run.summary or {}).get("data") or run.environment.get("data") or {}
 

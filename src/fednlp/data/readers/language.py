@@ -1,4 +1,4 @@
-"""Texts and their speakers: plays in several editions, and the Shakespeare and Reddit files of LEAF."""
+"""Texts and who wrote or spoke them: plays, LEAF's Shakespeare and Reddit, RealNews, and TFF's StackOverflow."""
 
 import re
 from collections.abc import Iterator
@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import Any
 from xml.etree.ElementTree import Element
 
-from fednlp.data.readers.json_files import json_document, list_at
+from fednlp.data.readers import h5
+from fednlp.data.readers.json_files import json_document, json_lines, list_at, string_at
 from fednlp.data.readers.text_io import numbered_lines
 from fednlp.data.readers.xml import elements
 from fednlp.data.store import Row
 from fednlp.errors import DataError
 
-COLUMNS = ("text", "speaker")
-PLAY_COLUMNS = ("text", "speaker", "play")
+SPEECH_COLUMNS = ("text", "speaker")
 LEAF_COLUMNS = ("text", "user")
-LEAF_NEXT_COLUMNS = ("text", "next", "user")
+REALNEWS_COLUMNS = ("text", "title", "domain", "publish_date")
+STACKOVERFLOW_COLUMNS = ("text", "tags", "title", "user", "type", "score", "creation_date")
+_STACKOVERFLOW_FIELDS = ("tokens", "tags", "title", "type", "score", "creation_date")
 
 MOST_LINES = 10_000
 """Lines of a speech: more means that no speaker is found."""
@@ -189,3 +191,73 @@ def _tokens(item: Any, where: str) -> Iterator[str]:
             yield from part
         else:
             raise DataError(f"{where}: an x that is no list of tokens: is this LEAF's Reddit?")
+
+
+def realnews(path: Path, split: str = "") -> Iterator[Row]:
+    """Read RealNews (Zellers et al., 2019): JSON lines with ``text``, ``domain`` and more.
+
+    Args:
+        path: The file.
+        split: ``"train"`` for the articles of that split, ``"test"`` for all others, "" for all.
+
+    Raises:
+        DataError: A line is no article.
+    """
+    for number, article in json_lines(path):
+        where = f"{path}:{number}"
+        if split and (string_at(article, "split", where) == "train") != (split == "train"):
+            continue
+        title, date = (article.get(key) for key in ("title", "publish_date"))
+        yield (
+            string_at(article, "text", where).strip(),
+            title if isinstance(title, str) else None,
+            string_at(article, "domain", where),
+            date if isinstance(date, str) else None,
+        )
+
+
+def stackoverflow(path: Path) -> Iterator[Row]:
+    """Read ``stackoverflow_train.h5`` and its like: ``examples/<user>/tokens`` and so on.
+
+    The users come in the order of their names, and a user's examples in that of the file. ``tags`` is as in the
+    file, ``python|regex``. Fields other than the tokens may be missing.
+    Source: TensorFlow Federated, tff.simulation.datasets.stackoverflow.
+
+    Raises:
+        DataError: It is no such file, or a user's lists are of unequal length.
+        MissingDependency: ``h5py`` is not installed.
+    """
+    with h5.opened(path) as file:
+        users = h5.child(file, "examples", "group", str(path))
+        for user in users:
+            yield from _examples(h5.child(users, user, "group", str(path)), user, path)
+
+
+def _examples(group: Any, user: str, path: Path) -> Iterator[Row]:
+    found = {
+        name: h5.child(group, name, "dataset", str(path)) for name in _STACKOVERFLOW_FIELDS if name in group
+    }
+    if "tokens" not in found:
+        raise DataError(f"{path}:/examples/{user[:80]}/tokens is missing: is this TFF's StackOverflow?")
+    if len({dataset.shape for dataset in found.values()}) > 1:
+        raise DataError(
+            f"{path}:/examples/{user[:80]}: lists of unequal length: the file is damaged, get it again"
+        )
+    columns = {name: _values(dataset) for name, dataset in found.items()}
+    for text in columns.pop("tokens"):
+        rest = {name: next(values) for name, values in columns.items()}
+        yield (
+            text,
+            rest.get("tags"),
+            rest.get("title"),
+            user,
+            rest.get("type"),
+            rest.get("score"),
+            rest.get("creation_date"),
+        )
+
+
+def _values(dataset: Any) -> Iterator[str]:
+    if dataset.dtype.kind in "iu":
+        return (str(value) for value in h5.whole_numbers(dataset).tolist())
+    return h5.texts(dataset)
