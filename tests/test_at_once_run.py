@@ -10,7 +10,6 @@ from safetensors.torch import load_file
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.session.servable import unsupported
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
@@ -46,8 +45,3 @@ def test_more_at_once_than_train_in_a_round_is_all_of_them(
         for n in (4, 10**9)
     )
     assert outcome(four) == outcome(many)
-
-
-def test_a_deployment_refuses_it(experiment: Make) -> None:
-    assert any("runtime.clients_at_once" in one for one in unsupported(experiment(AT_ONCE)))
-    assert not unsupported(experiment(LORA))

@@ -9,6 +9,13 @@ import pytest
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.config.compatibility import (
+    FEATURES,
+    TRAITS,
+    conflicts,
+    plugin_feature,
+    settings_features,
+)
 from fednlp.config.sections import GIVEN
 from fednlp.config.values import algorithm_of
 from fednlp.errors import ConfigError
@@ -61,9 +68,11 @@ def mistakes(experiment: Experiment, value: Algorithm | None = None) -> list[str
 @pytest.mark.parametrize("section", SECTIONS)
 @pytest.mark.parametrize("name", ALGORITHMS.names())
 def test_a_value_is_refused_what_its_name_is_refused(name: str, section: str) -> None:
-    """But for what the method's own function says, which a value does not know of."""
-    named = made(name, SECTIONS[section])
-    own = ALGORITHMS.find(name).refused({}, named.settled())
+    """But for what the method's decorator says, which a value does not know of."""
+    named, plugin = made(name, SECTIONS[section]), ALGORITHMS.find(name)
+    settings = settings_features(named.settled())
+    own = plugin.refused({}, named.settled())
+    own += [one for one in conflicts([*settings, plugin_feature(plugin)]) if one not in conflicts(settings)]
     by_name = mistakes(named)
     assert mistakes(made(GIVEN, SECTIONS[section]), algorithm_of(named)) == [
         one for one in by_name if one not in own
@@ -76,34 +85,34 @@ def test_a_value_is_refused_what_its_name_is_refused(name: str, section: str) ->
     [
         ({"sends": ("model", "control")}, SECURE, "[secure] sums the model's update alone under its masks, and mine"),
         ({"sends": ("model", "control")}, PRIVACY, "[privacy] clips and noises the model's update alone, and mine"),
-        ({"sends": ("model", "control")}, PULL, "and mine also sends control, which belongs to all of them"),
-        ({"reports": ("tau", "loss")}, SECURE, "the clients of mine report tau, loss, which [secure] does not hide"),
-        ({"reports": ("tau",)}, PRIVACY, "the clients of mine report tau, which [privacy] does not noise"),
-        ({"keeps": ("h",)}, EXACT, 'the clients of mine keep (h) does not follow: say averaging = "ffa" or "plain"'),
-        ({"keeps": ("h",)}, SEARCH, "not what the clients of mine keep (h): set another pacing"),
+        ({"sends": ("model", "control")}, PULL, "and mine also sends control: leave [pull] out"),
+        ({"reports": ("tau", "loss")}, SECURE, "nothing else than updates, and mine has its clients report tau, loss"),
+        ({"reports": ("tau",)}, PRIVACY, "noises nothing else than updates, and mine has its clients report tau"),
+        ({"keeps": ("h",)}, EXACT, "mine has its clients keep what follows no other base (h), and [model.peft]"),
+        ({"keeps": ("h",)}, SEARCH, 'and mine has its clients keep h: leave fewshot.pacing = "search" out'),
         (
             {"keeps": ("own",), "personal_model": "own"},
             {"model": {"train": {"personal": "head"}}},
-            "mine keeps a whole personal model with each client, and model.train keeps layers there",
+            "mine keeps a whole personal model with each client, and model.train keeps layers with each client",
         ),
         (
             {"keeps": ("own",), "personal_model": "own"},
             {"pull": {"rule": "low", "push": "selected"}},
-            'say pull.push = "all"',
+            'and pull.push = "selected" sends no client the whole model: leave',
         ),
         (
             {"keeps": ("own",), "personal_model": "own"},
             {"client": {"keep_optimizer": True}},
-            "a client of mine trains two models: leave it out",
+            "and mine trains two models at each client: leave client.keep_optimizer out",
         ),
-        ({"server": ServerOptimizer("adam", 0.1)}, EXACT, "needs a server that averages, which that of mine does not"),
-        ({"reports": ("tau",)}, MEDIAN, "whose mean a single attacker moves at will, whatever median leaves out"),
-        ({"aggregator": Median()}, SECURE, "the aggregator of mine (Median) needs each of them: leave [secure] out"),
+        ({"server": ServerOptimizer("adam", 0.1)}, EXACT, "and mine has a server that does more than average: say"),
+        ({"reports": ("tau",)}, MEDIAN, "leaves attackers out of the updates alone, and mine has its clients report"),
+        ({"aggregator": Median()}, SECURE, "the aggregator of mine (Median) needs each update, and [secure]"),
         ({"aggregator": Median()}, PRIVACY, "and the aggregator of mine (Median) is no sum: leave [privacy] out"),
-        ({"aggregator": Median()}, PULL, "(Median) compares the same ones of all: leave [pull] out"),
+        ({"aggregator": Median()}, PULL, "(Median) compares the same tensors of all clients, and [pull]"),
         ({"aggregator": Median()}, EXACT, "the aggregator of mine (Median) is no average"),
-        ({"aggregator": Sum()}, SECURE, "in place of the aggregator of mine (Sum): leave [secure] out"),
-        ({"aggregator": Sum()}, PRIVACY, "in place of the aggregator of mine (Sum): leave [privacy] out"),
+        ({"aggregator": Sum()}, SECURE, "and the aggregator of mine (Sum) is another: leave [secure] out"),
+        ({"aggregator": Sum()}, PRIVACY, "and the aggregator of mine (Sum) is another: leave [privacy] out"),
         ({"aggregator": Sum()}, {"aggregator": {"name": "median"}}, "of its own (Sum): leave [aggregator] out"),
         ({"weight": float}, PRIVACY, "build mine with weight=fednlp.federated.cohort.equally"),
         ({"weight": float}, {"aggregator": {"name": "median"}}, "median counts every client once"),
@@ -121,11 +130,28 @@ def test_what_a_value_declares_decides(value: dict[str, Any], changes: dict[str,
     assert all("\n" not in one for one in found)
 
 
+def test_features_name_traits_that_there_are() -> None:
+    methods = [plugin_feature(ALGORITHMS.find(name)) for name in ALGORITHMS.names()]
+    named = {trait for one in [*FEATURES, *methods] for trait in (*one.needs, *one.breaks)}
+    assert named <= {*TRAITS}
+
+
 @pytest.mark.parametrize(
     "changes", [SECURE, PRIVACY, SECURE | PRIVACY, PULL, EXACT, {"aggregator": {"name": "median"}}]
 )
 def test_a_plain_value_goes_with_everything(changes: dict[str, Any]) -> None:
     assert not mistakes(made(GIVEN, changes), PLAIN)
+
+
+def test_a_method_of_one_s_own_says_what_it_needs_in_its_decorator() -> None:
+    plugin = replace(ALGORITHMS.find("fedavg"), needs={"same_tensors": "compares layers"})
+    assert conflicts([plugin_feature(plugin), *settings_features(made("fedavg", PULL))]) == [
+        "fedavg compares layers, and [pull] sends different tensors for each client: leave [pull] out"
+    ]
+    with pytest.raises(
+        ConfigError, match=r'algorithm.name = "fedavg" needs or breaks same_tensor: known are add'
+    ):
+        plugin_feature(replace(plugin, needs={"same_tensor": "compares layers"}))
 
 
 def test_settings_that_a_value_follows_are_no_mistakes() -> None:

@@ -104,21 +104,6 @@ def test_it_is_shown(plain: RunDir, tmp_path: Path) -> None:
     assert any("Summed test" in page for page in pages)
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"algorithm.name": "centralised"}, "evaluation.federated is not supported by centralised"),
-        (
-            {"privacy": {"clip": 0.5, "noise": 0.3}, "algorithm": {"name": "fedavg", "weighting": "uniform"}},
-            r"the guarantee of \[privacy\] does not cover: leave it out",
-        ),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(changes: dict[str, Any], reason: str, experiment: Make) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        experiment(FEDERATED | changes).resolved()
-
-
 def test_baselines_of_a_comparison_leave_it_out(experiment: Make) -> None:
     assert not with_algorithm(experiment(FEDERATED), "local", 1).evaluation.federated
 

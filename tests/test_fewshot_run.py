@@ -406,25 +406,10 @@ def test_a_prompt_asks_only_what_a_head_has_learnt(
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "reference": ({"fewshot": FEW, "algorithm.name": "centralised"}, "knows all labels"),
-    "privacy": (
-        {
-            "fewshot": FEW,
-            "privacy": {"clip": 1.0, "noise": 1.0},
-            "algorithm": {"name": "fedavg", "weighting": "uniform"},
-        },
-        "drawn among all clients",
-    ),
-    "task": ({"fewshot": FEW, "task.name": "causal-lm"}, "has no labels"),
     "nothing": ({"fewshot": FEW | {"gold": 0}}, "say gold = 64"),
     "nothing to come": (
         {"fewshot": FEW | {"gold": 0, "pacing": "none"}, "task": {"prompt": "bbc"}},
         "give task.prompt and a fewshot.pacing",
-    ),
-    "search": ({"fewshot": FEW | {"pacing": "search"}, "client.keep_optimizer": True}, "puts the model back"),
-    "what is owed": (
-        {"fewshot": FEW | {"pacing": "search"}, "exchange": {"up": ["int8"], "error_feedback": True}},
-        "puts the model back",
     ),
     "too short": (
         {"fewshot": FEW | {"pacing": "search", "trial_rounds": 4}, "num_rounds": 4},
@@ -442,7 +427,6 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"fewshot": FEW | {"gold": 0, "first_labelling": 2}, "task": {"prompt": "bbc"}},
         "nothing to train on before",
     ),
-    "check": ({"fewshot": FEW | {"detect_label_noise": True}, "secure.protocol": "secagg"}, "there to hide"),
 }
 
 

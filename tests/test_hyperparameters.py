@@ -541,19 +541,6 @@ def test_the_choice_is_compared(experiment: Make, tmp_path: Path) -> None:
     assert all(RunDir(one.folder).experiment().evaluation.validation_fraction is None for one in runs)
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"fewshot.gold": 16}, "needs labels of training examples"),
-        ({"data.name": "sites", "partition.method": "silos"}, "is for simulations"),
-    ],
-)
-def test_a_validation_part_needs_labels(changes: dict[str, Any], message: str) -> None:
-    document = {"data": {"name": "20news"}, "evaluation": {"validation_fraction": 0.2}}
-    with pytest.raises(ConfigError, match=message):
-        config.with_settings(config.parse(document), changes).resolved()
-
-
 def test_on_the_command_line(experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from typer.testing import CliRunner
 

@@ -170,12 +170,15 @@ def test_tasks_without_single_labels_are_refused(
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"fewshot": {"gold": 8}}, r"\[fewshot\] is not supported by majority, which knows all labels"),
+        (
+            {"fewshot": {"gold": 8}},
+            r"\[fewshot\] needs federated rounds, and majority has none: leave \[fewshot\] out",
+        ),
         (
             {"client.round_schedule": "linear"},
             "client.round_schedule .* majority trains nothing: leave it out",
         ),
-        ({"secure.protocol": "secagg"}, r"\[secure\] is not supported by majority"),
+        ({"secure.protocol": "secagg"}, r"\[secure\] needs federated rounds, and majority has none"),
     ],
 )
 def test_what_it_has_no_use_for_is_refused(experiment: Make, changes: dict[str, Any], message: str) -> None:

@@ -297,53 +297,11 @@ def test_both_epsilons_are_written_down_and_shown(experiment: Make, tmp_path: Pa
 
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "sparse": ({"secure.protocol": "secagg", "exchange.up": ["topk:0.1"]}, "cannot be summed unopened"),
-    "sign": ({"secure.protocol": "secagg+", "exchange.up": ["sign"]}, "cannot be summed unopened"),
-    "pulling": ({"secure.protocol": "secagg", "pull.rule": "low"}, "the same ones of all"),
-    "exact": (
-        {"secure.protocol": "secagg", "model.peft": {"method": "lora", "averaging": "exact"}},
-        'say averaging = "ffa"',
-    ),
     "two": ({"secure.protocol": "secagg", "clients_per_round": 2}, "3 clients or more"),
     "bits": ({"secure.protocol": "lightsecagg", "secure.bits": 31}, "has room for 28 bits"),
     "active": ({"secure.protocol": "lightsecagg", "secure.malicious_server": True}, "is for protocol"),
     "threshold": ({"secure.protocol": "lightsecagg", "secure.dropout": 0.5}, "lower dropout"),
-    "none": ({"secure.bits": 16}, "has no protocol"),
-    "liar": (
-        {
-            "privacy": {"clip": 1.0, "noise": 1.0},
-            "secure": {"protocol": "secagg", "malicious_server": True},
-            "algorithm.weighting": "uniform",
-        },
-        "leave out malicious_server",
-    ),
-    "huge": (
-        {
-            "privacy": {"clip": 4e6, "noise": 1.0},
-            "secure.protocol": "secagg",
-            "algorithm.weighting": "uniform",
-        },
-        "1024.0 at most",
-    ),
-    "reference": ({"secure.protocol": "secagg", "algorithm.name": "local"}, "is not supported by local"),
-    "weights": ({"privacy": {"clip": 1.0, "noise": 1.0}}, 'algorithm.weighting = "uniform"'),
     "both": ({"privacy": {"clip": 1.0, "noise": 1.0, "epsilon": 1.0}}, "say either noise"),
-    "feedback": (
-        {
-            "privacy": {"clip": 1.0, "noise": 1.0},
-            "exchange": {"up": ["int8"], "error_feedback": True},
-            "algorithm.weighting": "uniform",
-        },
-        "leave it out",
-    ),
-    "cohorts": (
-        {
-            "privacy": {"clip": 1.0, "noise": 1.0, "sampling": "poisson"},
-            "secure.protocol": "secagg",
-            "algorithm.weighting": "uniform",
-        },
-        'sampling = "fixed"',
-    ),
 }
 
 

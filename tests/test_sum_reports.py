@@ -9,7 +9,6 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Outcome
 from fednlp.secure.aggregator import SecureCollection
 from fednlp.simulation.run_dir import RunDir
@@ -72,23 +71,3 @@ def test_two_workers_and_one(experiment: Make, tmp_path: Path) -> None:
     made = [experiment(SUMMED | {"secure.protocol": "secagg", "runtime.workers": n}) for n in (1, 2)]
     one, two = (lines_of(fednlp.run(each, tmp_path / str(n))) for n, each in enumerate(made))
     assert [line["train_loss"] for line in one] == [line["train_loss"] for line in two]
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({}, "secure.protocol"),
-        (
-            {
-                "secure.protocol": "secagg",
-                "privacy": {"clip": 0.5, "noise": 0.3},
-                "algorithm": {"name": "fedavg", "weighting": "uniform"},
-            },
-            r"guarantee of \[privacy\] does not cover",
-        ),
-        ({"secure.protocol": "secagg", "costs.device": "phone"}, "costs.device"),
-    ],
-)
-def test_what_does_not_go_with_it_is_refused(changes: dict[str, Any], reason: str, experiment: Make) -> None:
-    with pytest.raises(ConfigError, match=reason):
-        experiment(SUMMED | changes).resolved()

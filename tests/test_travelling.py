@@ -302,8 +302,6 @@ def test_baselines_ignore_personal_tensors(experiment: Make, outcome: Outcome, t
         ({"exchange.up": ["int8", "topk:0.1"]}, "topk"),
         ({"exchange.error_feedback": True}, "error_feedback"),
         ({"pull.share": 0.2}, 'say pull.rule = "low"'),
-        ({"algorithm.name": "local", "exchange.up": ["int8"]}, "nothing is exchanged"),
-        ({"algorithm.name": "centralised", "pull.rule": "low"}, "nothing is exchanged"),
         ({"costs.device": "jetson"}, "jetson-tx2"),
     ],
 )

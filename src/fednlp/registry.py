@@ -14,8 +14,8 @@ import pkgutil
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from functools import cached_property
+from dataclasses import dataclass, field, fields
+from functools import cache, cached_property
 from importlib import import_module
 from types import NoneType, UnionType
 from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
@@ -77,16 +77,7 @@ class Plugin:
 
     def options(self) -> type[BaseModel]:
         """Return the model that checks the options."""
-        keys: dict[str, Any] = {}
-        for name, one in self.parameters.items():
-            if name not in self.given and one.kind is not inspect.Parameter.VAR_KEYWORD:
-                unknown = one.annotation is inspect.Parameter.empty or isinstance(one.annotation, str)
-                annotation = Any if unknown else one.annotation
-                keys[name] = (annotation, ... if one.default is inspect.Parameter.empty else one.default)
-        strict = ConfigDict(extra="forbid", strict=True, validate_default=True, arbitrary_types_allowed=True)
-        with warnings.catch_warnings():  # an option may be called as a method of pydantic's models is
-            warnings.filterwarnings("ignore", "Field name .* shadows an attribute", UserWarning)
-            return create_model(self.name, __config__=strict, **keys)
+        return _options(self) if is_own(self.name) else _kept_options(self)
 
     def call(self, *args: Any, **options: Any) -> Any:
         """Return what the name stands for.
@@ -143,13 +134,44 @@ class Plugin:
             ) from error
 
 
+def _options(plugin: Plugin) -> type[BaseModel]:
+    keys: dict[str, Any] = {}
+    for name, one in plugin.parameters.items():
+        if name not in plugin.given and one.kind is not inspect.Parameter.VAR_KEYWORD:
+            unknown = one.annotation is inspect.Parameter.empty or isinstance(one.annotation, str)
+            annotation = Any if unknown else one.annotation
+            keys[name] = (annotation, ... if one.default is inspect.Parameter.empty else one.default)
+    strict = ConfigDict(extra="forbid", strict=True, validate_default=True, arbitrary_types_allowed=True)
+    with warnings.catch_warnings():  # an option may be called as a method of pydantic's models is
+        warnings.filterwarnings("ignore", "Field name .* shadows an attribute", UserWarning)
+        return create_model(plugin.name, __config__=strict, **keys)
+
+
+_kept_options = cache(_options)
+"""For those that come with fednlp: made once."""
+
+
+@dataclass(frozen=True)
+class MethodPart(Plugin):
+    """An algorithm, an aggregator or an attack.
+
+    Attributes:
+        needs: What it needs of other settings, by the names in :data:`fednlp.config.compatibility.TRAITS`, each with
+            why: words after its name.
+        breaks: What it breaks for other settings, each with how.
+    """
+
+    needs: Mapping[str, str] = field(default_factory=dict, hash=False)
+    breaks: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
 def mark(title: str, *, refuses: Refusal | None = None, **about: Any) -> Callable[[Build], Build]:
     """Return a decorator that marks a function as the one of its file.
 
     Args:
         title: As people write it.
         refuses: Returns what it cannot go with, a sentence each.
-        about: Further attributes of the :class:`Plugin`; the name where it is not that of the file.
+        about: Further attributes of the :class:`Plugin`, such as ``needs``; the name where it is not that of the file.
     """
 
     def decorate(build: Build) -> Build:

@@ -248,8 +248,11 @@ def test_a_site_may_forbid_pseudo_labels(experiment: Make) -> None:
     [
         ({"gold": 12}, "fewshot.gold is for simulations"),
         ({"gamma": 9.0}, "fewshot.gamma is for simulations"),
-        ({"detect_label_noise": True}, "fewshot.detect_label_noise compares"),
-        ({"label_counts": "truth"}, 'fewshot.label_counts = "truth" is for simulations: it reads the labels'),
+        ({"detect_label_noise": True}, "fewshot.detect_label_noise compares the gold labels of all clients"),
+        (
+            {"label_counts": "truth"},
+            'label_counts = "truth" reads the labels of unlabelled texts, and a federation between',
+        ),
         ({"pacing": "search", "trial_rounds": 2}, "say data.validation_path"),
         ({"filter_ratio": 0.2, "filter": "random"}, "is a baseline of simulations"),
     ],
@@ -266,7 +269,10 @@ def test_what_a_server_without_labels_cannot_do_is_refused(
 
 def test_true_label_counts_are_not_split_out_or_rehearsed(experiment: Make, tmp_path: Path) -> None:
     made = experiment({"fewshot": FEW | {"label_counts": "truth"}}).resolved()
-    with pytest.raises(ConfigError, match="which a real federation does not have: leave it out"):
+    with pytest.raises(
+        ConfigError,
+        match=r"a federation between machines leaves each client and its texts at a site",
+    ):
         split_out(made, tmp_path / "shards", quiet)
 
 

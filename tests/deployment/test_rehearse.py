@@ -97,7 +97,9 @@ def test_real_processes_need_no_simulated_clock(
     changes: dict[str, object], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = experiment({"partition.clients": 3, "clients_per_round": 2, **changes})
-    with pytest.raises(ConfigError, match=r"needs the time that each client takes: set costs\.device"):
+    with pytest.raises(
+        ConfigError, match=r"needs the time that each client takes, and costs\.device is not given"
+    ):
         made.resolved()
     served: list[Experiment] = []
     monkeypatch.setattr(rehearsing, "serve", lambda experiment, *rest, **more: served.append(experiment))

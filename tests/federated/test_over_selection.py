@@ -1,7 +1,6 @@
 """Over-selection: more clients are drawn than a round needs, and the fastest count."""
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.config import Experiment, canonical
-from fednlp.config.over_selection import num_drawn
+from fednlp.config.values import num_drawn
 from fednlp.deployment.session.servable import unsupported
 from fednlp.errors import ConfigError
 from fednlp.federated.cohort import Cohort, Population, fastest, uniform_cohort
@@ -65,29 +64,11 @@ def test_a_cohort_that_is_none_is_left_to_who_asked_for_it() -> None:
     assert fastest(lambda population, number: strange, 1)(population, 1) is strange
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"costs.device": None}, "set costs.device to a profile"),
-        ({"secure": {"protocol": "secagg+", "clip": 1.0}}, "raise clients_per_round and secure.dropout"),
-        (
-            {"privacy": {"clip": 1.0, "noise": 1.0}, "algorithm.weighting": "uniform"},
-            "a fast client also decides who else counts",
-        ),
-        ({"algorithm": {"name": "fedbuff"}}, "fedbuff, which waits for no client"),
-        ({"algorithm": {"name": "centralised"}}, "not supported by centralised"),
-    ],
-)
-def test_what_it_does_not_go_with(experiment: Make, changes: dict[str, Any], reason: str) -> None:
-    settings = {key: value for key, value in (TIMED | changes).items() if value is not None}
-    with pytest.raises(ConfigError, match=reason):
-        experiment(settings).resolved()
-
-
 def test_an_algorithm_that_is_given_draws_its_own(experiment: Make) -> None:
     made = experiment({})
     with pytest.raises(
-        ConfigError, match=r"rounds\.over_selection does not reach an algorithm that is given as a value"
+        ConfigError,
+        match=r"rounds\.over_selection draws more clients.*that is given as a value draws its own cohorts",
     ):
         experiment(TIMED | {"algorithm": {"name": "given-in-python"}}).resolved(build_algorithm(made))
 

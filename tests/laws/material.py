@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +89,7 @@ class Material:
         }
         if configuration.rows != "texts":
             made["partition"] = {"method": "uniform", "clients": 5}
-        for key, value in configuration.changes.items():
+        for key, value in deepcopy(dict(configuration.changes)).items():
             *path, last = key.split(".")
             table = made
             for part in path:

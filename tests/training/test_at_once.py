@@ -171,25 +171,6 @@ def test_a_client_that_fails_is_dropped_alone(experiment: Make, tmp_path: Path) 
     assert "NaN" in found[3].result.error
 
 
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({}, "frozen base"),
-    (LORA | {"client.gradient_accumulation_steps": 2}, "client.gradient_accumulation_steps"),
-    (LORA | {"client.max_tokens_per_batch": 64}, "client.max_tokens_per_batch"),
-    (LORA | {"algorithm.name": "scaffold"}, "scaffold"),
-    (LORA | {"algorithm.name": "fedprox"}, "fedprox"),
-    (LORA | {"algorithm.name": "centralised"}, "centralised"),
-    (LORA | {"pull.rule": "random"}, r"\[pull\]"),
-]
-
-
-@pytest.mark.parametrize(("changes", "named"), REFUSED, ids=[named for _, named in REFUSED])
-def test_what_does_not_go_with_it_is_refused_by_name(
-    experiment: Make, changes: dict[str, Any], named: str
-) -> None:
-    with pytest.raises(ConfigError, match=named):
-        experiment(changes | {"runtime.clients_at_once": 2}).resolved()
-
-
 def test_what_the_model_does_not_allow_is_refused_by_name(experiment: Make, tmp_path: Path) -> None:
     worker = worker_of(experiment, tmp_path, {"model.train": ["embeddings", "head"]})
     with pytest.raises(ConfigError, match="freeze the word embedding"):

@@ -1,8 +1,8 @@
-"""What an algorithm, its aggregator, its server and an attack do not go with."""
+"""Checks of the method, its aggregator, its server and the attack: their options, and what each refuses by itself."""
 
 from typing import Any
 
-from fednlp.config.compatibility import conflicts
+from fednlp.config.compatibility import Feature, method_features, plugin_feature
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.method_options import foreign_options, found_or_none, named_functions
 from fednlp.config.round_schedules import CONSTANT
@@ -11,65 +11,87 @@ from fednlp.config.values import SERVER_NUMBERS, aggregator_of, algorithm_of, at
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.federated.links import Downlink, Uplink
 from fednlp.plugins import is_own
 
 _SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 
 
-def method_problems(experiment: ExperimentFields, given: Algorithm | None) -> list[str]:
-    """Return what is wrong with the method, the aggregator and the attack: their options, then what they refuse."""
+def method_problems(experiment: ExperimentFields, given: Algorithm | None) -> tuple[list[str], list[Feature]]:
+    """Return what is wrong with the method, the aggregator and the attack, and what they need and break.
+
+    Their options come first; the rest is not looked at before these are right.
+
+    Args:
+        experiment: Whose sections name them.
+        given: The algorithm that was given as a value, if it was.
+    """
     named = [
         (section, registry, found_or_none(registry, section.name))
         for section, registry in named_functions(experiment)
         if section.name not in (*BASELINES, GIVEN)
     ]
-    found = [*_baseline_problems(experiment), *_server_problems(experiment)]
-    for option, baseline in (("order", "chained"), ("clients", "centralised")):
-        if getattr(experiment.algorithm, option) is not None and experiment.algorithm.name != baseline:
-            found.append(
-                f'algorithm.{option} is for the baseline {baseline}: say algorithm.name = "{baseline}", or leave it out'
-            )
+    problems = [*_baseline_problems(experiment), *_server_problems(experiment)]
     for section, registry, plugin in named:
-        found += [] if plugin is None else foreign_options(section, registry, plugin)
+        problems += [] if plugin is None else foreign_options(section, registry, plugin)
     # Code that cannot be imported is reported already.
-    if found or any(plugin is None for *_, plugin in named):
-        return found
+    if problems or any(plugin is None for *_, plugin in named):
+        return problems, []
+    features: list[Feature] = []
     for section, _, plugin in named:
+        assert plugin is not None
         try:
-            found += [] if plugin is None else plugin.refused(section.function_options, experiment)
+            problems += plugin.refused(section.function_options, experiment)
+            features.append(plugin_feature(plugin))
         except ConfigError as error:
-            found.append(str(error))
-    return found + _value_problems(experiment, given)
-
-
-def _baseline_problems(experiment: ExperimentFields) -> list[str]:
-    """Return the options and sections that a baseline does not have."""
-    name = experiment.algorithm.name
-    if name not in BASELINES:
-        return []
-    found = [
-        f"algorithm.{key} is not supported by {name}: leave it out"
-        for key in experiment.algorithm.function_options
-    ]
-    for section, why in (("aggregator", "nothing is aggregated"), ("attack", "no client sends anything")):
-        if getattr(experiment, section) is not None:
-            found.append(f"[{section}] is not supported by {name}, where {why}: leave it out")
-    return found
-
-
-def _value_problems(experiment: ExperimentFields, given: Algorithm | None) -> list[str]:
-    """Return what the values that the names stand for do not go with."""
+            problems.append(str(error))
     name, attack = experiment.algorithm.name, experiment.attack
     if name in BASELINES or (name == GIVEN and given is None):
-        return []
+        return problems, features
     try:
         algorithm = given or algorithm_of(experiment)
         aggregator = aggregator_of(experiment, algorithm)
         if attack is not None:
             attack_of(attack)
+        features += method_features(algorithm, aggregator, experiment)
     except ConfigError as error:
-        return [str(error)]
-    return conflicts(algorithm, aggregator, experiment)
+        return [*problems, str(error)], features
+    return problems + _replaced_parts(algorithm, experiment), features
+
+
+def _baseline_problems(experiment: ExperimentFields) -> list[str]:
+    """Return the options of ``[algorithm]`` that a baseline does not have, and those of a baseline that others have."""
+    name = experiment.algorithm.name
+    problems = [
+        f"algorithm.{key} is not supported by {name}: leave it out"
+        for key in (experiment.algorithm.function_options if name in BASELINES else ())
+    ]
+    for option, baseline in (("order", "chained"), ("clients", "centralised")):
+        if getattr(experiment.algorithm, option) is not None and name != baseline:
+            problems.append(
+                f'algorithm.{option} is for the baseline {baseline}: say algorithm.name = "{baseline}", or leave it out'
+            )
+    return problems
+
+
+def _replaced_parts(algorithm: Algorithm, experiment: ExperimentFields) -> list[str]:
+    """Return the parts of a method's value that settings replace, and settings that a value does not follow."""
+    name, found = algorithm.name, []
+    if algorithm.uplink != Uplink() or algorithm.downlink != Downlink():
+        found.append(
+            f"{name} says how updates or the model travel, which [exchange] and [pull] say in a run: leave uplink and "
+            "downlink out of the Algorithm"
+        )
+    if (
+        experiment.algorithm.name == GIVEN
+        and experiment.min_clients > 1
+        and algorithm.min_clients != experiment.min_clients
+    ):
+        found.append(
+            f"min_clients = {experiment.min_clients} is not that of {name}, which was given as a value with "
+            f"{algorithm.min_clients}: build it with min_clients={experiment.min_clients}"
+        )
+    return found
 
 
 def _server_problems(experiment: ExperimentFields) -> list[str]:

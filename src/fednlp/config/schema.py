@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from fednlp.config import cross_checks, method_options
+from fednlp.config import checks, method_options
 from fednlp.config.error_messages import explain, report
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.renamed import with_new_names
@@ -67,7 +67,7 @@ class Experiment(ExperimentFields):
             DataError: As for :meth:`settled`.
         """
         settled = self.settled()
-        problems = cross_checks.problems(settled, algorithm, real_clients=real_clients)
+        problems = checks.problems(settled, algorithm, real_clients=real_clients)
         if problems:
             raise ConfigError(report(self.name, problems), problems)
         seed = self.seed if self.partition.seed is None else self.partition.seed

@@ -5,11 +5,12 @@ Nothing here needs torch: a value is built when the experiment is checked, and l
 (:mod:`fednlp.config.compatibility`).
 """
 
+import math
 from dataclasses import asdict, replace
+from fractions import Fraction
 from typing import Any
 
 from fednlp.config.fields import ExperimentFields
-from fednlp.config.over_selection import num_drawn
 from fednlp.config.sections import BASELINES, GIVEN, Client, Server
 from fednlp.config.sections import Algorithm as AlgorithmSection
 from fednlp.config.sections import Attack as AttackSection
@@ -59,6 +60,16 @@ def algorithm_of(experiment: ExperimentFields) -> Algorithm:
         common["server"] = server_optimizer(experiment)
     made = method.make(num_drawn(experiment), common, section.function_options)
     return replace(made, client_rate=common["client_rate"])  # whether the method takes it or not
+
+
+def num_drawn(experiment: ExperimentFields) -> int:
+    """Return how many clients a round draws: ``rounds.over_selection`` times ``clients_per_round``, rounded up.
+
+    >>> from fednlp.config import parse
+    >>> num_drawn(parse({"data": {"name": "20news"}, "rounds": {"over_selection": 1.1}}))
+    11
+    """
+    return math.ceil(Fraction(repr(experiment.rounds.over_selection)) * experiment.clients_per_round)
 
 
 def _weight_function(section: AlgorithmSection) -> WeightFunction:

@@ -432,7 +432,6 @@ def test_every_client_that_trains_is_counted_in_the_progress(buffered: Make, tmp
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"costs": {}}, "set costs.device to a profile, or to a mix"),
         ({"costs": {"bandwidth_up": 1.0}}, "set costs.device to a profile, or to a mix"),
         ({"algorithm.buffer_size": 9}, "algorithm.buffer_size = 9 is more than the 8 clients"),
         ({"algorithm.buffer_size": 0}, "algorithm.buffer_size = 0"),
@@ -443,21 +442,6 @@ def test_every_client_that_trains_is_counted_in_the_progress(buffered: Make, tmp
             "algorithm.staleness_exponent is for",
         ),
         ({"min_clients": 3}, "min_clients = 3 is more than algorithm.buffer_size = 2"),
-        (
-            {"secure": {"protocol": "secagg"}},
-            r"\[secure\] has an aggregator of its own, in place of the aggregator of fedbuff \(BufferedMean\)",
-        ),
-        (
-            {"privacy": {"noise": 1.0, "clip": 1.0}, "algorithm.weighting": "uniform"},
-            r"\[privacy\] has an aggregator of its own, in place of the aggregator of fedbuff",
-        ),
-        ({"aggregator": {"name": "median"}}, r"an aggregator of its own \(BufferedMean\): leave \[agg"),
-        ({"pull": {"rule": "low"}}, r"\[pull\] averages each tensor over the clients that sent it"),
-        ({"fewshot": {"gold": 16}}, r"\[fewshot\] draws each cohort among the clients that have labels"),
-        (
-            {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
-            r'averaging = "exact" needs a server that averages, which that of fedbuff does not',
-        ),
     ],
 )
 def test_what_does_not_go_together_is_refused(changes: dict[str, Any], message: str, buffered: Make) -> None:

@@ -232,17 +232,6 @@ def test_statistics_are_no_sum_of_gradients() -> None:
         ({"client.max_grad_norm": 1.0}, "client.max_grad_norm has some count less"),
         ({"client.lr_scheduler_type": "linear"}, "leave client.lr_scheduler_type out"),
         ({"client.momentum": 0.9, "client.keep_optimizer": True}, "leave client.keep_optimizer out"),
-        ({"secure.protocol": "secagg"}, r"leave \[secure\] out"),
-        (
-            {"privacy": {"clip": 1.0, "noise": 1.0}, "algorithm.weighting": "uniform"},
-            r"which \[privacy\] does not noise",
-        ),
-        ({"pull.rule": "low"}, r"leave \[pull\] out"),
-        (
-            {"aggregator": {"name": "median"}, "algorithm.weighting": "uniform"},
-            r"report tau, .* whatever median leaves out: leave \[aggregator\] out",
-        ),
-        ({"model.peft": {"method": "lora", "averaging": "exact"}}, "needs a server that averages"),
         ({"algorithm.mu": 0.1}, "algorithm.mu is not supported by fednova"),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(value),

@@ -344,17 +344,6 @@ def test_a_trainer_must_give_what_it_needs() -> None:
         ({"client.optimizer": "adamw"}, 'say client.optimizer = "sgd"'),
         ({"client.momentum": 0.9}, "without client.momentum"),
         ({"client.max_grad_norm": 1.0}, 'or say algorithm.option = "I"'),
-        ({"secure.protocol": "secagg"}, r"leave \[secure\] out"),
-        (
-            {"privacy": {"clip": 1.0, "noise": 1.0}, "algorithm.weighting": "uniform"},
-            r"leave \[privacy\] out",
-        ),
-        ({"pull.rule": "low"}, r"leave \[pull\] out"),
-        (
-            {"model.peft": {"method": "lora", "averaging": "exact"}},
-            r"what the clients of scaffold keep \(control\)",
-        ),
-        ({"fewshot": {"pacing": "curriculum"}}, 'say fewshot.pacing = "none"'),
         ({"algorithm.option": "III"}, "algorithm.option"),
         ({"algorithm.mu": 0.1}, "algorithm.mu is not supported by scaffold"),
     ],

@@ -1,6 +1,6 @@
 """The sections of an experiment: their keys, types and defaults.
 
-How they go together: :mod:`fednlp.config.cross_checks`.
+How they go together: :mod:`fednlp.config.compatibility`.
 """
 
 from fednlp.config.sections.base import BASELINES, GIVEN, SITES, WITHOUT_MODEL, Section, with_options

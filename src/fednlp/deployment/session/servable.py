@@ -3,7 +3,8 @@
 from collections.abc import Callable, Iterator
 
 from fednlp.config import Experiment
-from fednlp.config.sections import BASELINES, Fewshot
+from fednlp.config.compatibility import Feature, conflicts, settings_features
+from fednlp.config.sections import Fewshot
 from fednlp.deployment.session.secure_terms import NO_DIRECTORY, NOT_FEWSHOT
 from fednlp.errors import ConfigError
 from fednlp.models.registry import FROM_SCRATCH_NAMES
@@ -14,6 +15,13 @@ TRUTH_IS_HIDDEN = (
     'fewshot.label_counts = "truth" is for simulations: it reads the labels of unlabelled texts, which a real '
     "federation does not have"
 )
+"""What a site says of it."""
+BETWEEN_MACHINES = Feature(
+    "a federation between machines",
+    breaks={"simulation": "leaves each client and its texts at a site of its own"},
+    remedy="",
+)
+"""What a deployment takes from the settings of an experiment."""
 
 
 def servable(experiment: Experiment, log: Callable[[str], None]) -> Experiment:
@@ -50,7 +58,12 @@ def require_servable(experiment: Experiment) -> None:
 
 def unsupported(experiment: Experiment) -> list[str]:
     """Return what of a simulation's experiment cannot be had in a federation between machines, a sentence each."""
-    return list(_unsupported(experiment))
+    problems = conflicts([*settings_features(experiment), BETWEEN_MACHINES])
+    if experiment.secure.malicious_server:
+        problems.append(NO_DIRECTORY)
+    if experiment.fewshot is not None and experiment.secure.protocol != "none":
+        problems.append(NOT_FEWSHOT)
+    return problems
 
 
 def _problems(experiment: Experiment) -> Iterator[str]:
@@ -84,36 +97,8 @@ def _problems(experiment: Experiment) -> Iterator[str]:
         )
     if experiment.data.validation_path is not None and not searches:
         yield 'data.validation_path is for fewshot.pacing = "search" alone: leave it out'
-    yield from _unsupported(experiment)
+    yield from unsupported(experiment)
 
 
 def _differs(fewshot: Fewshot | None, key: str) -> bool:
     return fewshot is not None and getattr(fewshot, key) != Fewshot.model_fields[key].default
-
-
-def _unsupported(experiment: Experiment) -> Iterator[str]:
-    name = experiment.algorithm.name
-    if name in BASELINES:
-        yield f"{name} is a baseline that has the texts of all clients in one process: say another algorithm.name"
-    yield from _fewshot(experiment)
-    if experiment.attack is not None:
-        yield "[attack] has clients send false updates, which no site does for a server: leave it out"
-    if experiment.secure.malicious_server:
-        yield NO_DIRECTORY
-    if experiment.runtime.clients_at_once != 1:
-        yield "runtime.clients_at_once trains clients of several sites in one process: leave it out"
-
-
-def _fewshot(experiment: Experiment) -> Iterator[str]:
-    fewshot = experiment.fewshot
-    if fewshot is None:
-        return
-    if fewshot.label_counts == "truth":
-        yield f"{TRUTH_IS_HIDDEN}: leave it out"
-    if fewshot.detect_label_noise:
-        yield (
-            "fewshot.detect_label_noise compares the gold labels of all clients with the model's predictions, and the "
-            "gold labels of a federation stay at its sites: leave it out"
-        )
-    if experiment.secure.protocol != "none":
-        yield NOT_FEWSHOT

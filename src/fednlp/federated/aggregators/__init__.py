@@ -11,11 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fednlp.registry import Plugin, Registry, mark
+from fednlp.registry import MethodPart, Registry, mark
 
 
 @dataclass(frozen=True)
-class Rule(Plugin):
+class Rule(MethodPart):
     """An aggregation rule as experiments see it."""
 
     section = "aggregator"
@@ -31,7 +31,7 @@ class Rule(Plugin):
 
 
 aggregator = mark
-"""Gives a rule's function its title, and says what the rule refuses."""
+"""Gives a rule's function its title, and says what the rule needs, breaks and refuses."""
 
 AGGREGATORS = Registry(__name__, Rule)
 """The rules that come with fednlp, and those of the user's own."""

@@ -4,7 +4,7 @@ A file holds a function of the file's name, which returns an :class:`~fednlp.fed
 parameters after ``clients_per_round`` are the method's options, with their types and defaults: they are the keys of
 ``[algorithm]``. Four names are the run's own and need not be taken: ``weight``, ``min_clients``, ``client_rate`` and
 ``server``; a method that takes ``server`` by name has a server optimiser that ``[server]`` may set. ``@method`` gives
-the title and what the method refuses. A user's own method is the same, named ``"module:function"``.
+the title, and what the method needs, breaks and refuses. A user's own method is the same, named ``"module:function"``.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.server import ServerOptimizer
-from fednlp.registry import Plugin, Refusal, Registry, mark
+from fednlp.registry import MethodPart, Refusal, Registry, mark
 
 COMMON = ("weight", "min_clients", "client_rate", "server")
 """Parameters of a method that the run gives where the method takes them."""
 
 
 @dataclass(frozen=True)
-class Method(Plugin):
+class Method(MethodPart):
     """A method as experiments see it.
 
     Attributes:
@@ -89,16 +90,24 @@ class Method(Plugin):
 
 
 def method(
-    title: str, *, refuses: Refusal | None = None, fixed_server: bool = False
+    title: str,
+    *,
+    refuses: Refusal | None = None,
+    needs: Mapping[str, str] = MappingProxyType({}),
+    breaks: Mapping[str, str] = MappingProxyType({}),
+    fixed_server: bool = False,
 ) -> Callable[[Callable[..., Algorithm]], Callable[..., Algorithm]]:
     """Give a method's function its title and what it refuses.
 
     Args:
         title: As people write it.
         refuses: Returns what the method cannot go with, a sentence each.
+        needs: What it needs of other settings, by the names in :data:`fednlp.config.compatibility.TRAITS`, each with
+            why: words after its name.
+        breaks: What it breaks for other settings, likewise.
         fixed_server: Whether the method stands for one server optimiser.
     """
-    return mark(title, refuses=refuses, fixed_server=fixed_server)
+    return mark(title, refuses=refuses, needs=needs, breaks=breaks, fixed_server=fixed_server)
 
 
 ALGORITHMS = Registry(__name__, Method)

@@ -27,7 +27,7 @@ _VERSION = "version."
 
 
 def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    """Return what has no place where clients train across rounds, and what contradicts the options."""
+    """Return what contradicts the options."""
     found, size = [], options.get("buffer_size", 10)
     clients = experiment.partition.clients
     if clients is not None and size > clients:
@@ -41,20 +41,20 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
         found.append(
             'algorithm.staleness_exponent is for algorithm.staleness = "polynomial": leave one of them out'
         )
-    if experiment.pull.rule != "all":
-        found.append(
-            "[pull] averages each tensor over the clients that sent it, and fedbuff divides by the whole buffer: leave "
-            "[pull] out"
-        )
-    if experiment.fewshot is not None:
-        found.append(
-            "[fewshot] draws each cohort among the clients that have labels by then, and the clients of fedbuff train "
-            "across rounds: leave [fewshot] out"
-        )
     return found
 
 
-@method("FedBuff", refuses=_refuses)
+@method(
+    "FedBuff",
+    refuses=_refuses,
+    needs={
+        "clock": "needs the time that each client takes",
+        "same_tensors": "divides by the whole buffer",
+        "updates": "adds updates to newer models than they were made of",
+        "all_drawn": "has clients that train across rounds",
+    },
+    breaks={"waits": "waits for no client"},
+)
 def fedbuff(
     clients_per_round: int,
     buffer_size: Annotated[int, Field(ge=1)] = 10,

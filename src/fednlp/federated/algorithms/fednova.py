@@ -47,15 +47,14 @@ def refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
         found.append(
             "fednova counts on a momentum that begins afresh each round: leave client.keep_optimizer out"
         )
-    if experiment.pull.rule != "all":
-        found.append(
-            "[pull] averages each tensor over some clients of a cohort, whose mean number of steps is another: leave "
-            "[pull] out"
-        )
     return found
 
 
-@method("FedNova", refuses=refuses)
+@method(
+    "FedNova",
+    refuses=refuses,
+    needs={"same_tensors": "multiplies each tensor by the mean number of steps of all that sent"},
+)
 def fednova(
     clients_per_round: int,
     server: ServerOptimizer = ServerOptimizer(),

@@ -38,15 +38,14 @@ def refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
             'algorithm.option = "II" takes what the local steps moved for a sum of gradients, which steps cut by '
             'client.max_grad_norm are not: leave it out, or say algorithm.option = "I"'
         )
-    if experiment.fewshot is not None and experiment.fewshot.pacing != "none":
-        found.append(
-            "pseudo labels change what a client learns from, and its control variate is of what it learnt from before: "
-            'say fewshot.pacing = "none"'
-        )
     return found
 
 
-@method("SCAFFOLD", refuses=refuses)
+@method(
+    "SCAFFOLD",
+    refuses=refuses,
+    needs={"fixed_labels": "corrects steps by what a client learnt from in earlier rounds"},
+)
 def scaffold(
     clients_per_round: int,
     option: Option = "II",

@@ -15,7 +15,7 @@ import numpy as np
 
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.registry import Plugin, Registry, mark
+from fednlp.registry import MethodPart, Registry, mark
 from fednlp.seeds import generator
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ Attack = Callable[[ClientFunction], ClientFunction]
 
 
 @dataclass(frozen=True)
-class AttackPlugin(Plugin):
+class AttackPlugin(MethodPart):
     """An attack as experiments see it."""
 
     section = "attack"
