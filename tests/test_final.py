@@ -138,8 +138,8 @@ def test_hidden_labels_do_not_reach_finetune_steps(
         return labelled_examples(features, partition, client, examples, labels)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("worker", "prediction_requests"):
-            patch.setattr(f"fednlp.training.{module}.labelled_examples", note)
+        for module in ("train", "client_model"):
+            patch.setattr(f"fednlp.training.requests.{module}.labelled_examples", note)
         one = fednlp.run(settings, tmp_path / "one")
     assert 0 < len(gold) <= 12
     hidden = [n for n in range(160) if n not in gold]

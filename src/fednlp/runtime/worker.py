@@ -18,7 +18,7 @@ import torch
 from fednlp.clock import IDLE, IMPORTS, MESSAGES, MODEL, Clock, process_began, running, timed
 from fednlp.runtime.allocator import release_freed_memory
 from fednlp.runtime.engine import Worker, answered, vectors_in
-from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.shared import Counter, SharedRoom
 
 

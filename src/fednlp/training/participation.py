@@ -57,5 +57,5 @@ def fail(trainer: ClientTrainer, part: Participation, error: Exception) -> Clien
         part: What it trained with.
         error: Why.
     """
-    trainer.forget(part.request)
+    trainer.forget(part.request.client, part.request.round)
     return trainer.failure(part.request, error, part.record)

@@ -1,23 +1,7 @@
 """How much work a request is, predicted before it is answered: only the order of requests depends on it."""
 
-from typing import Any
-
 import numpy as np
 
-from fednlp.data.features import Features
-from fednlp.federated.client import TrainRequest
-from fednlp.partition import OneClient, Partition
-from fednlp.runtime.message_json import from_json
-from fednlp.runtime.messages import (
-    ClientModelRequest,
-    ClientSumsRequest,
-    EvaluateRequest,
-    LabelRequest,
-    LocalOnlyRequest,
-    ProbabilitiesRequest,
-    TrainTogetherRequest,
-)
-from fednlp.training.evaluator import Evaluator
 from fednlp.training.local_training import LocalTraining
 
 _STEP = 250.0
@@ -44,46 +28,6 @@ def training_work(options: LocalTraining, lengths: np.ndarray) -> float:
     return float(lengths.mean()) * seen + _STEP * steps
 
 
-def predicted_work(
-    request: Any,
-    options: LocalTraining,
-    features: Features,
-    partition: Partition | OneClient,
-    evaluator: Evaluator,
-) -> float:
-    """Return the work of a request, in tokens that are trained on; 0 where it is not known.
-
-    Args:
-        request: One of :mod:`fednlp.runtime.messages`.
-        options: Of local training.
-        features: Of the training set.
-        partition: Whose examples are whose.
-        evaluator: Knows the batches of the test sets.
-    """
-    match request:
-        case TrainRequest():
-            given = request.examples
-            examples = partition.train(request.client) if given is None else np.array(given, dtype=np.int64)
-            return training_work(options, features.lengths(examples))
-        case TrainTogetherRequest():
-            return sum(
-                predicted_work(from_json(one), options, features, partition, evaluator)
-                for one in request.clients
-            )
-        case LocalOnlyRequest():
-            changed = {"num_train_epochs": request.epochs, "max_steps": request.max_steps}
-            lengths = features.lengths(partition.train(request.client))
-            return training_work(options.model_copy(update=changed), lengths)
-        case EvaluateRequest():
-            return _FORWARD * evaluator.tokens(evaluator.test_batches()[request.batch])
-        case ClientModelRequest() | ClientSumsRequest():
-            steps = getattr(request, "finetune_steps", 0)
-            own = _FORWARD * evaluator.tokens(evaluator.partition.test(request.client))
-            if not steps:
-                return own
-            lengths = features.lengths(partition.train(request.client))
-            return own + training_work(options.model_copy(update={"max_steps": steps}), lengths)
-        case LabelRequest() | ProbabilitiesRequest():
-            return _FORWARD * float(features.lengths(np.array(request.texts, dtype=np.int64)).sum())
-        case _:
-            return 0.0
+def prediction_work(tokens: float) -> float:
+    """Return the work of predicting texts of so many tokens, in tokens that are trained on."""
+    return _FORWARD * tokens

@@ -5,12 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fednlp.deployment.session.setup import MOST_EXAMPLES
+from fednlp.deployment.session.site_kinds import SITE_KINDS
 from fednlp.errors import RunError
-from fednlp.federated.client import ClientResult
-from fednlp.federated.sums import LARGEST
-from fednlp.formatting.units import is_correlation, is_share
-from fednlp.runtime.messages import ClientModelResult, ClientSums
+from fednlp.runtime.messages import KINDS
 from fednlp.tasks.base import Task
 from fednlp.training.local_training import LocalTraining
 
@@ -63,7 +60,7 @@ def least_loss(task: Task) -> float:
     return 0.0 if type(task).__module__.startswith("fednlp.") else -MOST_REPORTED
 
 
-def require_own(request: Any, answer: Any, kind: type[Any], may: Reportable) -> None:
+def require_own(request: Any, answer: Any, may: Reportable) -> None:
     """Check that an answer is to the request: a site speaks for itself alone.
 
     A number that is negative or longer than a float would end the server when it computes a mean, and again at each
@@ -72,47 +69,27 @@ def require_own(request: Any, answer: Any, kind: type[Any], may: Reportable) -> 
     Args:
         request: As the site got it.
         answer: What it said.
-        kind: Of the answers to such a request.
         may: What a site may report.
 
     Raises:
         RunError: It is not.
     """
-    if not (isinstance(answer, kind) and answer.client == request.client):
+    if not (type(answer) is KINDS[type(request)].answer and answer.client == request.client):
         raise RunError("the site answered something else than it was asked")
     for name in _COUNTS:
         count = getattr(answer, name, None)
         if count is not None and not 0 <= count <= may.most.get(name, MOST_COUNTED):
             raise RunError(f"the site answered with a number of {name} that cannot be")
-    if isinstance(answer, ClientResult):
-        if answer.weight != request.weight:
-            raise RunError("the site answered with another weight than it was told")
-        _require_short(answer.facts)
-        if answer.error is None:
-            _require_within("loss", answer.loss, MOST_REPORTED, may.least_loss)
-            if {*answer.metrics} != {*may.reports}:
-                raise RunError("the site answered with other numbers than the method's clients report")
-            for name, value in answer.metrics.items():
-                _require_within(repr(name[:40]), value, LARGEST)
-            if request.masking is None:
-                _require_norms(answer.facts)
-    if isinstance(answer, ClientSums) and request.masking is None and answer.error is None:
-        _require_counts(answer.sums, may.least_loss)
-    if isinstance(answer, ClientModelResult):
-        if answer.everyone is not None or answer.by_owner is not None:
-            raise RunError("the site answered with scores on tests that are not its own")
-        if answer.own is not None:
-            share = is_share(may.metric) or is_correlation(may.metric)
-            least = -1e-6 if is_share(may.metric) else -MOST_REPORTED
-            _require_within(may.metric, answer.own, 1 + 1e-6 if share else MOST_REPORTED, least)
+    SITE_KINDS[type(request)].bounds(request, answer, may)
 
 
-def _require_within(name: str, value: float, most: float, least: float = -MOST_REPORTED) -> None:
+def require_within(name: str, value: float, most: float, least: float = -MOST_REPORTED) -> None:
+    """Check that a number is one, and within bounds."""
     if not max(-most, least) <= value <= most:  # neither does NaN lie within
         raise RunError(f"the site answered with a {name} of {value:g}, which cannot be")
 
 
-def _require_norms(facts: dict[str, Any]) -> None:
+def require_norms(facts: dict[str, Any]) -> None:
     """Check that a site says nothing beside its numbers but how far tensors moved."""
     norms = facts.get("update_norms", [])
     fits = isinstance(norms, list) and all(
@@ -122,15 +99,8 @@ def _require_norms(facts: dict[str, Any]) -> None:
         raise RunError("the site says something beside its numbers that no method asks for")
 
 
-def _require_counts(sums: list[int], least_loss: float) -> None:
-    """Check the number of test examples, their loss and its weight (:func:`fednlp.training.scores.sums_of`)."""
-    if len(sums) > 2 and not (
-        0 <= sums[0] <= MOST_EXAMPLES and sums[2] >= 0 and (sums[1] >= 0 or least_loss < 0)
-    ):
-        raise RunError("the site answered with a number of test examples that cannot be")
-
-
-def _require_short(facts: dict[str, Any]) -> None:
+def require_short(facts: dict[str, Any]) -> None:
+    """Check that a site says little beside its numbers."""
     try:
         length = len(json.dumps(facts))
     except (ValueError, RecursionError):  # a number of more digits than Python writes, or too deep
