@@ -138,7 +138,7 @@ def test_hidden_labels_do_not_reach_finetune_steps(
         return labelled_examples(features, partition, client, examples, labels)
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("train", "client_model"):
+        for module in ("train", "predict"):
             patch.setattr(f"fednlp.training.requests.{module}.labelled_examples", note)
         one = fednlp.run(settings, tmp_path / "one")
     assert 0 < len(gold) <= 12

@@ -126,7 +126,19 @@ def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) ->
     """Run a federation whose sites are threads, over memory links."""
     directory = open_directory(shards.experiment, folder / "server")
     hub = Hub(directory.folder / FOLDER, run_name(directory))
-    threads = []
+    threads, failed = [], list[Exception]()
+
+    def work(part: Participant) -> None:
+        try:
+            part.work()
+        except Exception as error:
+            failed.append(error)
+
+    def members() -> list[Member]:
+        if failed:
+            raise failed[0]
+        return [Member(name, client) for client, name in enumerate(shards.names)]
+
     for client, name in enumerate(shards.names):
         own = folder / f"site-{client}"
         own.mkdir()
@@ -135,13 +147,12 @@ def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) ->
         link = MemoryLink(
             part.session.begin, lambda wake, client=client: hub.session(client, wake, time.monotonic)
         )
-        threads += [threading.Thread(target=link.run), threading.Thread(target=part.work)]
+        threads += [threading.Thread(target=link.run), threading.Thread(target=work, args=[part])]
     for thread in threads:
         thread.start()
     try:
-        members = [Member(name, client) for client, name in enumerate(shards.names)]
-        Federation(directory, hub, lambda: members, NullCallback()).run()
-        assert await_shutdown_acks(hub, lambda: members, quiet) == []
+        Federation(directory, hub, members, NullCallback()).run()
+        assert await_shutdown_acks(hub, members, quiet) == []
     finally:
         hub.finish("done")
         for thread in threads:

@@ -1,8 +1,6 @@
 """Few-shot learning between machines: labels stay at the sites, and the run is the simulation's, bit for bit."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from fednlp.deployment.site.disclosure import redact_labels
 from fednlp.deployment.site.labels import SiteLabels
 from fednlp.deployment.site.policy import Allow, parse_policy
 from fednlp.deployment.site.refusals import check_settings
-from fednlp.deployment.site.requests.keep_labels import LabelsKept, redact_kept
+from fednlp.deployment.site.requests import LabelsKept, redact_kept
 from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
@@ -37,7 +35,8 @@ from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.pacing import LabelQuota
 from fednlp.runtime.messages import to_json
 from fednlp.simulation.central_labels import PSEUDO
-from fednlp.training.requests.label import Labels
+from fednlp.tasks import agreed_fields
+from fednlp.training.requests.predict import Labels
 
 from .machines import Machines
 from .test_federation import allows, deploy, quiet, rounds
@@ -331,7 +330,7 @@ def test_a_dry_run_says_what_is_told_of_labels(experiment: Make, encoder: None, 
     setup = Setup(
         experiment=shards.experiment.model_dump(exclude_none=True),
         task=components.task_spec,
-        task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+        task_fields=agreed_fields(components.task),
         longest=components.longest,
         client=0,
         clients=4,

@@ -1,8 +1,6 @@
 """A model that does not fit a site's memory is refused before it is built, by an estimate from its configuration."""
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from fednlp.deployment.site.policy import parse_policy
 from fednlp.deployment.site.site import Site
 from fednlp.errors import RunError
 from fednlp.simulation.start_model import start_model
+from fednlp.tasks import agreed_fields
 
 Make = Callable[..., Experiment]
 
@@ -29,7 +28,7 @@ def setup_of(experiment: Experiment) -> tuple[Setup, Path]:
     setup = Setup(
         experiment=experiment.model_dump(exclude_none=True),
         task=components.task_spec,
-        task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+        task_fields=agreed_fields(components.task),
         longest=components.longest,
         client=0,
         clients=2,

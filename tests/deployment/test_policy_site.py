@@ -1,9 +1,8 @@
 """A site that decides by its policy: nothing is set up, trained or told that the policy does not allow."""
 
-import json
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,13 @@ from fednlp.deployment.site.disclosure import (
     redact_error,
 )
 from fednlp.deployment.site.policy import Allow, parse_policy
-from fednlp.deployment.site.requests.client_model import redact_score
-from fednlp.deployment.site.requests.train import redact_result
+from fednlp.deployment.site.requests import redact_result, redact_score
 from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import DataError, RunError, SecureAbort
 from fednlp.federated.client import ClientResult
-from fednlp.training.requests.client_model import ClientModelResult
+from fednlp.tasks import agreed_fields
+from fednlp.training.requests.predict import ClientModelResult
 
 from .ends import welcome
 
@@ -51,7 +50,7 @@ def served(experiment: Make, tmp_path_factory: Any) -> tuple[Experiment, dict[st
     setup = Setup(
         experiment=made.model_dump(exclude_none=True),
         task=components.task_spec,
-        task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+        task_fields=agreed_fields(components.task),
         longest=components.longest,
         client=1,
         clients=8,

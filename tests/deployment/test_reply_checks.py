@@ -23,7 +23,7 @@ from fednlp.deployment.session.reply_checks import (
 from fednlp.deployment.session.setup import MOST_EXAMPLES, read_ready
 from fednlp.deployment.site.disclosure import redact_sizes
 from fednlp.deployment.site.policy import Allow
-from fednlp.deployment.site.requests.keep_labels import KeepLabelsRequest, LabelsKept
+from fednlp.deployment.site.requests import KeepLabelsRequest, LabelsKept
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.round import mean_over_examples
@@ -31,8 +31,12 @@ from fednlp.federated.sums import LARGEST
 from fednlp.runtime.messages import KINDS, from_json, to_json
 from fednlp.tasks.text_classification import TextClassification
 from fednlp.training.local_training import LocalTraining
-from fednlp.training.requests.client_model import ClientModelRequest, ClientModelResult
-from fednlp.training.requests.client_sums import ClientSums, ClientSumsRequest
+from fednlp.training.requests.predict import (
+    ClientModelRequest,
+    ClientModelResult,
+    ClientSums,
+    ClientSumsRequest,
+)
 
 ASKED = TrainRequest(2, 1, 1.0)
 REQUESTS = (ASKED, ClientModelRequest(2, 1, True, False), KeepLabelsRequest(2, 1, 100.0))

@@ -13,18 +13,19 @@ from hypothesis import strategies as st
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
 from fednlp.deployment.session.request_checks import require_agreed, require_sent
-from fednlp.deployment.site.requests import SITE_KINDS
-from fednlp.deployment.site.requests.keep_labels import KeepLabelsRequest
+from fednlp.deployment.site.requests import SITE_KINDS, KeepLabelsRequest
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import to_json
 from fednlp.simulation.configured_algorithm import build_algorithm
-from fednlp.training.requests.client_model import ClientModelRequest
-from fednlp.training.requests.client_sums import ClientSumsRequest
-from fednlp.training.requests.label import LabelRequest
-from fednlp.training.requests.local_only import LocalOnlyRequest
+from fednlp.training.requests.predict import (
+    ClientModelRequest,
+    ClientSumsRequest,
+    LabelRequest,
+    LocalOnlyRequest,
+)
 
 Make = Callable[..., Experiment]
 

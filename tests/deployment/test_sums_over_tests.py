@@ -27,7 +27,7 @@ from fednlp.tasks.text_classification import TextClassification
 from fednlp.training import sending, worker
 from fednlp.training.local import LocalTrainer
 from fednlp.training.requests import HANDLERS
-from fednlp.training.requests.client_sums import ClientSums, ClientSumsRequest, client_sums
+from fednlp.training.requests.predict import ClientSums, ClientSumsRequest, client_sums
 from fednlp.training.scores import num_sums
 
 from . import test_federation

@@ -12,8 +12,7 @@ from fednlp.federated.aggregators.base import Room
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.runtime.placement import worker_number
-from fednlp.training.requests.evaluate import EvaluateRequest
-from fednlp.training.requests.label import LabelRequest, Labels, ProbabilitiesRequest
+from fednlp.training.requests.predict import EvaluateRequest, LabelRequest, Labels, ProbabilitiesRequest
 
 
 class Counting:

@@ -16,7 +16,7 @@ from fednlp.federated.client import TrainRequest
 from fednlp.runtime.launch import rank_of
 from fednlp.runtime.mpi import Mpi, leading
 from fednlp.runtime.mpi_follower import follow
-from fednlp.training.requests.label import ProbabilitiesRequest
+from fednlp.training.requests.predict import ProbabilitiesRequest
 
 
 class Slow(Counting):

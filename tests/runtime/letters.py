@@ -16,7 +16,7 @@ from fednlp.federated.upload import Trained, pack_upload, unpack_upload
 from fednlp.runtime.engine import Worker, vectors_in
 from fednlp.runtime.messages import from_json, to_json, trains
 from fednlp.runtime.shared import PrivateRoom
-from fednlp.training.requests.label import LabelRequest
+from fednlp.training.requests.predict import LabelRequest
 
 
 class Letters:

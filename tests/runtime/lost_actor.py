@@ -9,7 +9,7 @@ from counting import Counting
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.runtime.ray import Ray
-from fednlp.training.requests.label import ProbabilitiesRequest
+from fednlp.training.requests.predict import ProbabilitiesRequest
 
 if __name__ == "__main__":
     ray.init(

@@ -14,8 +14,7 @@ from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.runtime.messages import KINDS, VERSION, from_json, to_json
 from fednlp.secure.unmasking import UnmaskRequest
-from fednlp.training.requests.evaluate import EvaluateRequest
-from fednlp.training.requests.label import LabelRequest
+from fednlp.training.requests.predict import EvaluateRequest, LabelRequest
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**70), 2**70),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fednlp.config import Experiment
-from fednlp.deployment.site.requests.keep_labels import KeepLabelsRequest
+from fednlp.deployment.site.requests import KeepLabelsRequest
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.sums import ExactSum
 from fednlp.models.pretrained import new_model
@@ -18,7 +18,7 @@ from fednlp.secure.upload import mask_values
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import build_components
 from fednlp.simulation.workers import worker_spec
-from fednlp.training.requests.evaluate import EvaluateRequest, evaluate
+from fednlp.training.requests.predict import EvaluateRequest, evaluate
 from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]

@@ -22,7 +22,7 @@ from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.simulation.components import trained_source
 from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
-from fednlp.tasks import require_trusted, task_from
+from fednlp.tasks import require_trusted, task_at
 from fednlp.tasks.base import Predictions, Row, Task
 from fednlp.tasks.label_scores import defined_together
 from fednlp.training.batches import evaluation_batches
@@ -162,10 +162,8 @@ def open_trained(
         raise RunError(f"{folder} holds no model: {why}")
     known = run.read_json("task.json")
     require_trusted(folder, known["task"], task)
-    fields, source = dict(known["fields"]), str(kept)
-    if "tokenizer" in fields:
-        fields["tokenizer"] = source
-    made = task_from(known["task"], fields)
+    source = str(kept)
+    made = task_at(source, known["task"], known["fields"])
     computes = device_for(experiment.runtime, device)
     adapted = client is not None and experiment.model.peft is not None
     if adapted and not run.is_at_site:

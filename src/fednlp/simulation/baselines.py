@@ -23,7 +23,7 @@ from fednlp.simulation.named_clients import clients_named
 from fednlp.training.batches import epoch_batches
 from fednlp.training.client_record import ClientInit
 from fednlp.training.local import LocalTrainer
-from fednlp.training.requests.local_only import LocalOnlyRequest, LocalOnlyResult
+from fednlp.training.requests.predict import LocalOnlyRequest, LocalOnlyResult
 from fednlp.training.scores import mean_scores
 
 

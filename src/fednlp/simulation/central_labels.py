@@ -16,7 +16,7 @@ from fednlp.simulation.context import RunContext
 from fednlp.simulation.gold_labels import gold_labels_of
 from fednlp.simulation.label_holder import Numbers
 from fednlp.simulation.label_truth import LabelTruth
-from fednlp.training.requests.label import LabelRequest, Labels
+from fednlp.training.requests.predict import LabelRequest, Labels
 from fednlp.training.worker_spec import opened_features
 
 PSEUDO = "fewshot.pseudo"

@@ -24,8 +24,12 @@ from fednlp.simulation.context import RunContext
 from fednlp.simulation.federated_evaluation import evaluate_by_sums
 from fednlp.simulation.run_dir import remedy
 from fednlp.tasks.base import Predictions
-from fednlp.training.requests.client_model import ClientModelRequest, ClientModelResult
-from fednlp.training.requests.evaluate import BatchPredictions, EvaluateRequest
+from fednlp.training.requests.predict import (
+    BatchPredictions,
+    ClientModelRequest,
+    ClientModelResult,
+    EvaluateRequest,
+)
 from fednlp.training.scores import mean_scores, scores_by_owner
 
 

@@ -29,7 +29,7 @@ from fednlp.simulation.evaluate import (
     tries_server,
 )
 from fednlp.simulation.run_dir import RunDir, remedy
-from fednlp.training.requests.client_model import ClientModelResult
+from fednlp.training.requests.predict import ClientModelResult
 from fednlp.training.worker_spec import model_fields
 
 _WARNINGS = 10

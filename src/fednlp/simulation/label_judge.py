@@ -11,7 +11,7 @@ from fednlp.federated.runtime import MODEL
 from fednlp.fewshot.noisy_labels import find_noisy_clients
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.label_holder import LabelHolder, Numbers
-from fednlp.training.requests.label import Probabilities, ProbabilitiesRequest
+from fednlp.training.requests.predict import Probabilities, ProbabilitiesRequest
 
 
 class LabelJudge:

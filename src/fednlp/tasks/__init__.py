@@ -1,5 +1,7 @@
 """Task formulations: features, loss, predictions, metrics. A task knows nothing of federation."""
 
+import dataclasses
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +14,10 @@ if TYPE_CHECKING:
 
     from fednlp.tasks.base import Task
 
-__all__ = ["generation_of", "require_trusted", "task_class", "task_from"]
+__all__ = ["agreed_fields", "generation_of", "require_trusted", "task_at", "task_class", "task_from"]
+
+_PLACE = "tokenizer"
+"""The field of a task with the folder of its tokenizer, which each machine has at a place of its own."""
 
 
 def task_class(name: str) -> "type[Task]":
@@ -57,6 +62,25 @@ def task_from(place: str, fields: Mapping[str, Any]) -> "Task":
     if wrong is not None:
         raise ConfigError(f"the fields of the task {place} do not fit it: {wrong}")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()})
+
+
+def task_at(folder: str, place: str, known: Mapping[str, Any]) -> "Task":
+    """Build a task again, as :func:`task_from` does, with the tokenizer of a model's folder on this machine.
+
+    Args:
+        folder: The model's.
+        place: As for :func:`task_from`.
+        known: Its fields; that of its tokenizer's folder may be another machine's, or left out.
+    """
+    there = {field.name for field in dataclasses.fields(task_class(place))}  # type: ignore[arg-type]
+    return task_from(place, {**known, _PLACE: folder} if _PLACE in there else known)
+
+
+def agreed_fields(task: "Task") -> dict[str, Any]:
+    """Return the fields of a task that all machines of a federation have alike, as JSON holds them."""
+    found: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(task)))  # type: ignore[call-overload]
+    found.pop(_PLACE, None)
+    return found
 
 
 def require_trusted(folder: object, named: str, task: str | None) -> None:

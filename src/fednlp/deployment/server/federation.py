@@ -1,8 +1,7 @@
 """The server of a deployment: it sets its sites up, runs the rounds with them, and goes on where it was stopped."""
 
-import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,8 @@ from fednlp.simulation.rounds import FederatedTraining
 from fednlp.simulation.run_dir import RunDir, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model, trained_layout
 from fednlp.simulation.train import OpenRun, open_run, train
-from fednlp.training.requests.client_sums import ClientSumsRequest
+from fednlp.tasks import agreed_fields
+from fednlp.training.requests.predict import ClientSumsRequest
 
 _ENDED = "the federation's last round is done"
 
@@ -232,7 +232,7 @@ class Federation:
         setup = Setup(
             experiment=sections_for_sites(self.experiment),
             task=components.task_spec,
-            task_fields=json.loads(json.dumps(asdict(components.task))),  # type: ignore[call-overload]
+            task_fields=agreed_fields(components.task),
             longest=components.longest,
             client=0,
             clients=1,

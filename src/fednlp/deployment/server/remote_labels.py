@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from fednlp.deployment.session.setup import Ready
-from fednlp.deployment.site.requests.keep_labels import KeepLabelsRequest, LabelsKept
+from fednlp.deployment.site.requests import KeepLabelsRequest, LabelsKept
 from fednlp.disk import atomic
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.pacing import LabelQuota

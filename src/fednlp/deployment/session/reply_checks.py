@@ -89,21 +89,25 @@ def require_within(name: str, value: float, most: float, least: float = -MOST_RE
         raise RunError(f"the site answered with a {name} of {value:g}, which cannot be")
 
 
-def require_norms(facts: dict[str, Any]) -> None:
-    """Check that a site says nothing beside its numbers but how far tensors moved."""
-    norms = facts.get("update_norms", [])
-    fits = isinstance(norms, list) and all(
-        type(one) in (int, float) and 0 <= one <= MOST_REPORTED for one in norms
-    )
-    if not fits or {*facts} - {"update_norms"}:
-        raise RunError("the site says something beside its numbers that no method asks for")
+def require_facts(facts: dict[str, Any], *, norms_alone: bool) -> None:
+    """Check that a site says little beside its numbers.
 
+    Args:
+        facts: What it says.
+        norms_alone: Whether it may say how far tensors moved, and nothing else.
 
-def require_short(facts: dict[str, Any]) -> None:
-    """Check that a site says little beside its numbers."""
+    Raises:
+        RunError: It says more.
+    """
     try:
         length = len(json.dumps(facts))
     except (ValueError, RecursionError):  # a number of more digits than Python writes, or too deep
         length = MOST_FACTS + 1
     if length > MOST_FACTS:
         raise RunError(f"the site says more than {MOST_FACTS:,} characters beside its numbers")
+    norms = facts.get("update_norms", [])
+    fits = isinstance(norms, list) and all(
+        type(one) in (int, float) and 0 <= one <= MOST_REPORTED for one in norms
+    )
+    if norms_alone and (not fits or {*facts} - {"update_norms"}):
+        raise RunError("the site says something beside its numbers that no method asks for")

@@ -79,35 +79,24 @@ def require_sent(
         raise RunError("the server does not say in which round this site counted last")
 
 
-def require_own_examples(wanted: Any) -> None:
-    """Check that a request to train leaves it to the site which of its examples it trains on.
+def require_own_labels(wanted: Any, latest: int, experiment: Experiment, *, trains: bool = True) -> None:
+    """Check that a site trains on its own choice of examples, and on labels that it keeps where it has to keep some.
+
+    Args:
+        wanted: A request by which a site may train.
+        latest: The last round of which there can be a labelling.
+        experiment: That the site has checked.
+        trains: Whether the site trains by it.
 
     Raises:
         RunError: It does not.
     """
     if wanted.examples is not None or wanted.labels is not None:
         raise RunError("the server names examples or labels, which are the site's own")
-
-
-def require_labelling(
-    labelling: int | None, round_number: int, latest: int, experiment: Experiment, *, trains: bool
-) -> None:
-    """Check that a site trains on the labels that it has kept where the experiment has it keep some.
-
-    Args:
-        labelling: Round of the labelling that the server names.
-        round_number: Of the request.
-        latest: The last round whose labelling there can be.
-        experiment: That the site has checked.
-        trains: Whether the site trains by the request.
-
-    Raises:
-        RunError: It does not.
-    """
-    if (experiment.fewshot is not None and trains) is (labelling is None):
+    if (experiment.fewshot is not None and trains) is (wanted.labelling is None):
         raise RunError("the server names no labelling to train by, or one that the experiment does not have")
-    if labelling is not None and not 0 <= labelling <= latest:
-        raise RunError(f"the server names the labels of round {labelling} in round {round_number}")
+    if wanted.labelling is not None and not 0 <= wanted.labelling <= latest:
+        raise RunError(f"the server names the labels of round {wanted.labelling} in round {wanted.round}")
 
 
 def require_due(number: int, experiment: Experiment) -> None:

@@ -24,7 +24,7 @@ from fednlp.formatting.units import plural
 from fednlp.partition.embed import embed
 from fednlp.partition.npz import read_arrays
 from fednlp.simulation.components import Log
-from fednlp.training.requests.label import Labels
+from fednlp.training.requests.predict import Labels
 
 Numbers = NDArray[np.int64]
 _REMEDY = "then run fednlp join again; no work is lost"

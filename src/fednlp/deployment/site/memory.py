@@ -16,7 +16,7 @@ from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.resource_estimation import memory_of_model
-from fednlp.tasks import task_from
+from fednlp.tasks import task_at
 from fednlp.training.worker_spec import pick_device
 
 _BYTES = 4
@@ -41,7 +41,7 @@ def predicted_memory(setup: Setup, experiment: Experiment, source: Path) -> int:
         source: Folder of the model; its weights are not read.
     """
     settings = experiment.model
-    task = task_from(setup.task, setup.task_fields)
+    task = task_at(str(source), setup.task, setup.task_fields)
     with without_memory():
         model = new_model(str(source), task.model_class, task.settings(), settings.config)
     apply_selection(model, parse_selection(settings.train))

@@ -57,7 +57,7 @@ from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
 from fednlp.secure.messages import Survivors
 from fednlp.secure.secagg import SecAggClient
 from fednlp.secure.upload import add_own_masks, add_own_noise
-from fednlp.training.requests.client_sums import ClientSums, ClientSumsRequest
+from fednlp.training.requests.predict import ClientSums, ClientSumsRequest
 
 Answer = tuple[dict[str, Any], Path | None]
 _TRAIN = "train"

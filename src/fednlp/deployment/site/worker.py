@@ -1,7 +1,6 @@
 """Opens what a site works with: the worker that has this site's examples alone, and the labels that it keeps."""
 
-import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from fednlp.partition import OneClient
 from fednlp.simulation.components import Log, RunComponents, build_components
 from fednlp.simulation.start_model import start_model
 from fednlp.simulation.workers import client_algorithm, worker_spec
+from fednlp.tasks import agreed_fields
 from fednlp.training.worker import ClientWorker
 
 START, ENCODER = "start", "encoder"
@@ -110,7 +110,7 @@ def _own_experiment(experiment: Experiment, folder: Path, policy: SitePolicy) ->
 
 def _compare(setup: Setup, components: RunComponents) -> None:
     """Check that this version makes of the experiment what the server's makes of it."""
-    fields = json.loads(json.dumps(asdict(components.task)))  # type: ignore[call-overload]
+    fields = agreed_fields(components.task)
     if (components.task_spec, fields, components.longest) != (setup.task, setup.task_fields, setup.longest):
         raise RunError(
             "this version of fednlp understands the task otherwise than the server's: install the same version"

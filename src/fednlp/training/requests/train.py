@@ -13,16 +13,17 @@ from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, received, require_reported
+from fednlp.runtime.engine import Vectors
 from fednlp.runtime.messages import declare, from_json, to_json
 from fednlp.training.at_once import take_steps
-from fednlp.training.handling import handles
+from fednlp.training.client_record import ClientInit, Record, init_of
+from fednlp.training.handling import handles, training_work
 from fednlp.training.labelled_examples import labelled_examples
-from fednlp.training.participation import Participation, begin, fail
+from fednlp.training.local import LocalTrainer
 from fednlp.training.sending import encode
-from fednlp.training.work import training_work
 
 if TYPE_CHECKING:
-    from fednlp.runtime.engine import Vectors
+    from fednlp.training.client import ClientTrainer
     from fednlp.training.worker import ClientWorker
 
 
@@ -49,6 +50,42 @@ class TrainedTogether:
 
 
 declare(TrainTogetherRequest, TrainedTogether)
+
+
+@dataclass(frozen=True)
+class _Participation:
+    """What a client trains with in a round.
+
+    Attributes:
+        request: What it was told.
+        record: What it had kept.
+        init: What it has of its own.
+        local: Its data, model and optimiser.
+    """
+
+    request: TrainRequest
+    record: Record
+    init: ClientInit
+    local: LocalTrainer
+
+
+def _begin(
+    worker: ClientWorker, request: TrainRequest, examples: np.ndarray, vectors: Vectors
+) -> _Participation:
+    """Read what a client kept, and prepare its training."""
+    trainer, algorithm, x = worker.trainer, worker.algorithm, vectors[MODEL]
+    record = trainer.record(request.client, request.round - 1)
+    init = init_of(record, algorithm, worker.layout, x)
+    local = trainer.local(request.client, examples, request.began, x, init)
+    local.rate, local.staleness = request.rate, request.staleness
+    local.all_words = algorithm.uplink.pull.rule != "all"
+    return _Participation(request, record, init, local)
+
+
+def _failed(trainer: ClientTrainer, part: _Participation, error: Exception) -> Trained:
+    """Return the answer of a client that failed; of an earlier attempt at the round nothing is kept."""
+    trainer.forget(part.request.client, part.request.round)
+    return Trained(trainer.failure(part.request, error, part.record), None)
 
 
 def _work(worker: ClientWorker, request: TrainRequest) -> float:
@@ -89,7 +126,7 @@ def _receive_together(
 @handles(TrainRequest, work=_work, receive=_receive)
 @timed(STEPS)
 def train(
-    worker: ClientWorker, request: TrainRequest, vectors: Vectors, begun: Participation | None = None
+    worker: ClientWorker, request: TrainRequest, vectors: Vectors, begun: _Participation | None = None
 ) -> Trained:
     """Let one client take its part in a round, up to its upload.
 
@@ -108,7 +145,7 @@ def train(
     trainer, algorithm = worker.trainer, worker.algorithm
     told = request.client, request.examples, request.labels
     with labelled_examples(worker.train_features, worker.partition, *told) as examples:
-        part = begun or begin(trainer, request, examples, vectors)
+        part = begun or _begin(worker, request, examples, vectors)
         try:
             result = algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
             with timed(SUMS):
@@ -116,7 +153,7 @@ def train(
         except ConfigError:  # it would be the same for every client
             raise
         except Exception as error:
-            return Trained(fail(trainer, part, error), None)
+            return _failed(trainer, part, error)
     trainer.keep(request, part.local, result, sent)
     return Trained(trainer.result(request, part.local, result, sent, part.record), sent.upload)
 
@@ -132,11 +169,11 @@ def train_together(worker: ClientWorker, request: TrainTogetherRequest, vectors:
     worker.forget()
     trainer = worker.trainer
     requests: list[TrainRequest] = [from_json(one) for one in request.clients]
-    parts = [begin(trainer, one, worker.partition.train(one.client), vectors) for one in requests]
+    parts = [_begin(worker, one, worker.partition.train(one.client), vectors) for one in requests]
     try:
         take_steps(worker.stack(len(parts)), [part.local for part in parts])
     except ConfigError:
         raise
     except Exception as error:
-        return [Trained(fail(trainer, part, error), None) for part in parts]
+        return [_failed(trainer, part, error) for part in parts]
     return [train(worker, part.request, vectors, part) for part in parts]

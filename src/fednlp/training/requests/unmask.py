@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fednlp.clock import SUMS, timed
+from fednlp.runtime.engine import Vectors
 from fednlp.secure.unmasking import UnmaskRequest
 from fednlp.training.handling import handles
 
@@ -12,7 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from fednlp.runtime.engine import Vectors
     from fednlp.training.worker import ClientWorker
 
 
