@@ -18,7 +18,6 @@ from fednlp.inference.score import evaluate_run
 from fednlp.simulation import final
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training.labelled_examples import labelled_examples
 from fednlp.training.local import LocalTrainer
 from fednlp.training.worker import ClientWorker
 
@@ -129,17 +128,15 @@ def test_hidden_labels_do_not_reach_finetune_steps(
     )
     gold: set[int] = set()
 
-    def note(
-        features: Any, partition: Any, client: int, examples: list[int] | None, labels: list[int] | None
-    ) -> AbstractContextManager[Any]:
-        assert examples is not None
-        assert labels is not None
-        gold.update(examples)
-        return labelled_examples(features, partition, client, examples, labels)
+    def note(worker: ClientWorker, request: Any) -> AbstractContextManager[Any]:
+        assert request.examples is not None
+        assert request.labels is not None
+        gold.update(request.examples)
+        return labelled_examples(worker, request)
 
+    labelled_examples = ClientWorker.labelled_examples
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("train", "predict"):
-            patch.setattr(f"fednlp.training.requests.{module}.labelled_examples", note)
+        patch.setattr(ClientWorker, "labelled_examples", note)
         one = fednlp.run(settings, tmp_path / "one")
     assert 0 < len(gold) <= 12
     hidden = [n for n in range(160) if n not in gold]

@@ -13,7 +13,6 @@ from fednlp.deployment.server.gathering import sites_partition
 from fednlp.deployment.session.reply_checks import (
     MOST_CALLS,
     MOST_COUNTED,
-    MOST_FACTS,
     MOST_REPORTED,
     Reportable,
     least_loss,
@@ -23,7 +22,7 @@ from fednlp.deployment.session.reply_checks import (
 from fednlp.deployment.session.setup import MOST_EXAMPLES, read_ready
 from fednlp.deployment.site.disclosure import redact_sizes
 from fednlp.deployment.site.policy import Allow
-from fednlp.deployment.site.requests import KeepLabelsRequest, LabelsKept
+from fednlp.deployment.site.requests import MOST_FACTS, KeepLabelsRequest, LabelsKept
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.round import mean_over_examples

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
-from fednlp.deployment.session.request_checks import require_agreed, require_sent
-from fednlp.deployment.site.requests import SITE_KINDS, KeepLabelsRequest
+from fednlp.deployment.site.requests import SITE_KINDS, KeepLabelsRequest, require_agreed, require_sent
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.params import Layout

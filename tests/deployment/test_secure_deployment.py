@@ -19,7 +19,7 @@ from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import ConfigError
 from fednlp.federated.client import Result, TrainRequest
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training import sending, worker
+from fednlp.training import sending
 from fednlp.training.local import LocalTrainer
 
 from .machines import Machines
@@ -156,7 +156,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
         return train(self, request, digest, watched)
 
-    monkeypatch.setattr(worker, "encode", encoding)
+    monkeypatch.setattr(train_requests, "encode", encoding)
     monkeypatch.setattr(SecureSite, "train", training)
     return found
 

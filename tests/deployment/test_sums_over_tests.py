@@ -24,9 +24,10 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
 from fednlp.simulation.federated_evaluation import evaluate_by_sums, sums_params
 from fednlp.tasks.text_classification import TextClassification
-from fednlp.training import sending, worker
+from fednlp.training import sending
 from fednlp.training.local import LocalTrainer
 from fednlp.training.requests import HANDLERS
+from fednlp.training.requests import train as train_requests
 from fednlp.training.requests.predict import ClientSums, ClientSumsRequest, client_sums
 from fednlp.training.scores import num_sums
 
@@ -272,7 +273,7 @@ def test_losses_are_summed_under_the_masks_of_the_updates(
         FEDERATED | {"secure": {"protocol": protocol, "sum_reports": True}, "evaluation.federated": False}
     )
     simulated = fednlp.run(made, tmp_path / "simulated")
-    monkeypatch.setattr(worker, "encode", kept)
+    monkeypatch.setattr(train_requests, "encode", kept)
     machines = Machines(
         shards_of(made, tmp_path / "shards"),
         tmp_path,

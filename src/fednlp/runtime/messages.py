@@ -6,7 +6,7 @@ are not in messages. In one machine they lie in memory that all workers share; a
 """
 
 from dataclasses import MISSING, asdict, dataclass, fields
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
@@ -22,8 +22,8 @@ class RequestKind:
     """A kind of request.
 
     Attributes:
-        request: Its type, a data class whose name is that of the kind on the way.
-        answer: The type of its answers; None where all that is answered goes into the total.
+        request: Its type: a data class of JSON values, whose name is that of the kind on the way.
+        answer: The type of its answers, likewise; None where all that is answered goes into the total.
         trains: Whether a client trains by it: the answer comes with an update for the round's total.
     """
 
@@ -32,30 +32,18 @@ class RequestKind:
     trains: bool = False
 
 
-class _Message(NamedTuple):
-    """A type of message, and the model that its fields are checked by."""
-
-    message: type[Any]
-    fields: type[BaseModel]
-
-
 KINDS: dict[type[Any], RequestKind] = {}
 """The kinds that are declared, by the type of the request."""
-_MESSAGES: dict[str, _Message] = {}
+_MESSAGES: dict[str, tuple[type[Any], type[BaseModel]]] = {}
+"""By name: a type of message, and the model that its fields are checked by."""
 
 
 def declare(request: type[Any], answer: type[Any] | None, *, trains: bool = False) -> None:
-    """Make a kind of request known: from then on it can be sent, and answered.
-
-    Args:
-        request: Its type: a data class of JSON values.
-        answer: The type of its answers: likewise; None where all that is answered goes into the total.
-        trains: As in :class:`RequestKind`.
-    """
+    """Make a kind of request known (:class:`RequestKind`): from then on it can be sent, and answered."""
     KINDS[request] = RequestKind(request, answer, trains)
     for message in (request, answer):
         if message is not None:
-            _MESSAGES[message.__name__] = _Message(message, _checked(message))
+            _MESSAGES[message.__name__] = (message, _checked(message))
 
 
 def trains(request: Any) -> bool:
@@ -107,9 +95,9 @@ def from_json(value: Any) -> Any:
         raise RunError(f"a message of an unknown kind: {str(value.get('kind'))[:40]!r}")
     given = {k: v for k, v in value.items() if k not in ("version", "kind")}
     try:
-        checked = kind.fields.model_validate(given)
+        checked = kind[1].model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(repr(str(part)[:40])[1:-1] for part in first["loc"])
         raise RunError(f"a {value['kind']} that does not fit: {place}: {first['msg']}") from None
-    return kind.message(**{name: getattr(checked, name) for name in given})
+    return kind[0](**{name: getattr(checked, name) for name in given})

@@ -38,16 +38,11 @@ HANDLERS: dict[type[Any], RequestHandler] = {}
 """By the type of the request; :mod:`fednlp.training.requests` has them all."""
 
 
-def _unknown(worker: ClientWorker, request: Any) -> float:
-    return 0.0
-
-
-def _unchanged(worker: ClientWorker, request: Any, answer: Any, vectors: Vectors, total: Any) -> Any:
-    return answer
-
-
 def handles(
-    request: type[Any], *, work: Work = _unknown, receive: Receive = _unchanged
+    request: type[Any],
+    *,
+    work: Work = lambda worker, request: 0.0,
+    receive: Receive = lambda worker, request, answer, vectors, total: answer,
 ) -> Callable[[Function], Function]:
     """Make a function the client's half of a kind of request.
 

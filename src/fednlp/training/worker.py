@@ -1,11 +1,13 @@
 """A worker: the clients whose texts lie on this machine, one model, and what is done with them on request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 
 from fednlp.clock import SUMS, timed
@@ -24,6 +26,7 @@ from fednlp.training.open_replica import open_replica
 from fednlp.training.precision import low_dtype
 from fednlp.training.requests import HANDLERS
 from fednlp.training.worker_spec import (
+    UNLABELLED,
     WorkerSpec,
     exact_adapters,
     opened_features,
@@ -151,6 +154,28 @@ class ClientWorker:
             total: Of updates.
         """
         return HANDLERS[type(request)].receive(self, request, answer, vectors, total)
+
+    @contextmanager
+    def labelled_examples(self, request: Any) -> Iterator[np.ndarray]:
+        """Yield the examples that a request has its client train on; its labels hold for the time of a block.
+
+        Args:
+            request: With the ``examples``, None for all that the client has, and their ``labels``, None for those of
+                the data set.
+        """
+        if request.examples is None:
+            yield self.partition.train(request.client)
+            return
+        numbers = np.array(request.examples, dtype=np.int64)
+        if request.labels is None:
+            yield numbers
+            return
+        known = self.train_features.values("label")
+        known[numbers] = np.array(request.labels, dtype=np.int64)
+        try:
+            yield numbers
+        finally:
+            known[numbers] = UNLABELLED
 
     def load_once(self, x: Tensor, key: int) -> None:
         """Load the published model for evaluation, unless it is loaded under this key already.

@@ -1,6 +1,5 @@
 """Checks of what a site answers: what it was asked, about itself, in numbers that a server can count with."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,6 @@ MOST_CALLS = 100
 """Times that a method may have a client take its local steps in a round."""
 MOST_REPORTED = 1e18
 """Size of a loss, or of a score that is no share, that a site may report."""
-MOST_FACTS = 1 << 16
-"""Characters of JSON that a site may say beside its numbers."""
 _COUNTS = ("examples", "steps", "gradient_examples", "bytes_down", "tensors_down", "bytes_up", "labels")
 
 
@@ -87,27 +84,3 @@ def require_within(name: str, value: float, most: float, least: float = -MOST_RE
     """Check that a number is one, and within bounds."""
     if not max(-most, least) <= value <= most:  # neither does NaN lie within
         raise RunError(f"the site answered with a {name} of {value:g}, which cannot be")
-
-
-def require_facts(facts: dict[str, Any], *, norms_alone: bool) -> None:
-    """Check that a site says little beside its numbers.
-
-    Args:
-        facts: What it says.
-        norms_alone: Whether it may say how far tensors moved, and nothing else.
-
-    Raises:
-        RunError: It says more.
-    """
-    try:
-        length = len(json.dumps(facts))
-    except (ValueError, RecursionError):  # a number of more digits than Python writes, or too deep
-        length = MOST_FACTS + 1
-    if length > MOST_FACTS:
-        raise RunError(f"the site says more than {MOST_FACTS:,} characters beside its numbers")
-    norms = facts.get("update_norms", [])
-    fits = isinstance(norms, list) and all(
-        type(one) in (int, float) and 0 <= one <= MOST_REPORTED for one in norms
-    )
-    if norms_alone and (not fits or {*facts} - {"update_norms"}):
-        raise RunError("the site says something beside its numbers that no method asks for")

@@ -15,16 +15,8 @@ if TYPE_CHECKING:
     from fednlp.deployment.session.reply_checks import Reportable
 
 
-def _unchanged(request: Any) -> Any:
-    return request
-
-
-def _nothing(*arguments: Any) -> None:
-    return None
-
-
-def _as_asked(worker: Any, request: Any, counted: int) -> Any:
-    return request
+DERIVED = "derived"
+"""The object with the tensors that the server computes, beside a model whose other tensors are transformed."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +48,13 @@ class SiteKind:
     require: Callable[[Any, str, Experiment], None]
     answer: Callable[[Any, Any, Any], Any]
     withhold: Callable[[Any, Any], Any]
-    bounds: Callable[[Any, Any, Reportable], None] = _nothing
+    bounds: Callable[[Any, Any, Reportable], None] = lambda request, answer, may: None
     in_round: bool = False
     name: Callable[[Any], str] | None = None
-    told: Callable[[Any], Any] = _unchanged
-    allowed: Callable[[Any, Experiment], None] = _nothing
-    masked: Callable[[Any], Callable[..., Any] | None] = _nothing
-    as_counted: Callable[[Any, Any, int], Any] = _as_asked
+    told: Callable[[Any], Any] = lambda request: request
+    allowed: Callable[[Any, Experiment], None] = lambda allow, experiment: None
+    masked: Callable[[Any], Callable[..., Any] | None] = lambda site: None
+    as_counted: Callable[[Any, Any, int], Any] = lambda worker, request, counted: request
 
 
 SITE_KINDS: dict[type[Any], SiteKind] = {}

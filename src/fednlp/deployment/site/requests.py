@@ -1,34 +1,39 @@
 """What a site does for a server, one kind of request after the other.
 
-For each: when an experiment has it asked, what the site does, what the server gets of it, and what the server takes. A
-request of another kind is refused by a site; it is work of the server's own.
+First what holds for all; then for each: when an experiment has it asked, what the site does, what the server gets of
+it, and what the server takes. A request of another kind is refused by a site; it is work of the server's own.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
-from fednlp.deployment.session.reply_checks import MOST_REPORTED, Reportable, require_facts, require_within
-from fednlp.deployment.session.request_checks import require_due, require_own_labels
+from fednlp.deployment.session.reply_checks import MOST_REPORTED, Reportable, require_within
 from fednlp.deployment.session.secure_messages import TESTS
 from fednlp.deployment.session.setup import MOST_EXAMPLES
-from fednlp.deployment.session.site_kinds import SITE_KINDS, SiteKind, declare_at_sites
+from fednlp.deployment.session.site_kinds import DERIVED, SITE_KINDS, SiteKind, declare_at_sites
 from fednlp.deployment.site.disclosure import redact_count, require_sums_told, tells_score
 from fednlp.deployment.site.policy import Allow
 from fednlp.deployment.site.worker import FINETUNED
 from fednlp.errors import RunError
+from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.params import Layout
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import LARGEST
 from fednlp.federated.upload import Trained
 from fednlp.fewshot.pacing import LabelQuota, Pace, candidate_percentage, is_labelling_round
 from fednlp.formatting.units import is_correlation, is_share, metric_title, plural
+from fednlp.partition import OneClient
 from fednlp.runtime.engine import Vectors
-from fednlp.runtime.messages import declare
+from fednlp.runtime.messages import declare, from_json
 from fednlp.training.requests.predict import (
     ClientModelRequest,
     ClientModelResult,
@@ -48,6 +53,112 @@ _TRAIN = re.compile(r"train(-[1-9][0-9]{0,5})?")
 """Names of calls to train; a number is that of a further attempt at a round."""
 _LAST_DIGITS = 1e-12
 """Two machines' cosines may differ in a learning rate's last digits."""
+MOST_FACTS = 1 << 16
+"""Characters of JSON that a site may say beside its numbers."""
+
+
+def require_agreed(value: Any, name: str, experiment: Experiment, own: OneClient) -> Any:
+    """Return the request that a call carries, if the experiment has it done.
+
+    A server that asks for more, such as training on one example alone, would learn more than the site agreed to. So
+    does one that asks others for less: in a sum with updates that a learning rate of 0 has made zero, one site's update
+    is in the clear. What the experiment and the round give is computed here, and anything else is refused.
+
+    Args:
+        value: JSON of the request.
+        name: Of the call.
+        experiment: That the site has checked.
+        own: The site's client.
+
+    Raises:
+        RunError: It is no such request.
+    """
+    wanted = from_json(value)
+    kind = SITE_KINDS.get(type(wanted))
+    if kind is None:
+        raise RunError(f"a site does not answer a {type(wanted).__name__}")
+    if wanted.client != own.client:
+        raise RunError(f"the server asks for client {wanted.client}, and this site is client {own.client}")
+    if not 1 <= wanted.round <= experiment.num_rounds:
+        raise RunError(f"the server asks for round {wanted.round} of {experiment.num_rounds}")
+    kind.require(wanted, name, experiment)
+    return wanted
+
+
+def require_sent(
+    call: Mapping[str, Any],
+    objects: Collection[str],
+    wanted: Any,
+    algorithm: Algorithm,
+    layout: Layout,
+) -> None:
+    """Check what a call says beside its request, and that its objects are those that the request needs.
+
+    Args:
+        call: JSON of the call.
+        objects: Their names.
+        wanted: The request.
+        algorithm: Of the experiment.
+        layout: Of the model.
+
+    Raises:
+        RunError: They are not, or it says something else than the experiment gives.
+    """
+    transformed = SITE_KINDS[type(wanted)].in_round and not algorithm.downlink.plain
+    encoded = [MODEL] if transformed and layout.entries else []
+    vectors = {MODEL, *algorithm.receives}
+    missing, more = vectors - {*objects}, {*objects} - vectors - ({DERIVED} if encoded else set())
+    if missing:
+        raise RunError(f"the server did not send {', '.join(sorted(missing))}")
+    if more:
+        raise RunError(f"the server sent {', '.join(sorted(more))[:80]}, which the experiment does not need")
+    if call.get("encoded") != encoded:
+        raise RunError(
+            "the server sent the model in another encoding than the experiment has (exchange.down)"
+        )
+    if type(call.get("counted")) is not int or call["counted"] < 0:
+        raise RunError("the server does not say in which round this site counted last")
+
+
+def _require_own_labels(wanted: Any, latest: int, experiment: Experiment, *, trains: bool = True) -> None:
+    """Check that a site trains on its own choice of examples, and on labels that it keeps where it has to keep some."""
+    if wanted.examples is not None or wanted.labels is not None:
+        raise RunError("the server names examples or labels, which are the site's own")
+    if (experiment.fewshot is not None and trains) is (wanted.labelling is None):
+        raise RunError("the server names no labelling to train by, or one that the experiment does not have")
+    if wanted.labelling is not None and not 0 <= wanted.labelling <= latest:
+        raise RunError(f"the server names the labels of round {wanted.labelling} in round {wanted.round}")
+
+
+def _require_due(number: int, experiment: Experiment) -> None:
+    """Check that a round is one of those after which the experiment evaluates.
+
+    A score of each round tells more of single examples than the few that the site agreed to.
+    """
+    every = experiment.evaluation.every
+    if number % every and number != experiment.num_rounds:
+        raise RunError(
+            f"the server evaluates after round {number}, and the experiment has evaluation.every = {every}"
+        )
+
+
+def _require_norms(facts: dict[str, Any]) -> None:
+    """Check that a site says nothing beside its numbers but how far tensors moved."""
+    norms = facts.get("update_norms", [])
+    fits = isinstance(norms, list) and all(
+        type(one) in (int, float) and 0 <= one <= MOST_REPORTED for one in norms
+    )
+    if not fits or {*facts} - {"update_norms"}:
+        raise RunError("the site says something beside its numbers that no method asks for")
+
+
+def _require_short(facts: dict[str, Any]) -> None:
+    try:
+        length = len(json.dumps(facts))
+    except (ValueError, RecursionError):  # a number of more digits than Python writes, or too deep
+        length = MOST_FACTS + 1
+    if length > MOST_FACTS:
+        raise RunError(f"the site says more than {MOST_FACTS:,} characters beside its numbers")
 
 
 def told_to_train(request: TrainRequest) -> TrainRequest:
@@ -65,7 +176,7 @@ def told_to_train(request: TrainRequest) -> TrainRequest:
 
 def _require_training(wanted: TrainRequest, name: str, experiment: Experiment) -> None:
     secure = experiment.secure.protocol != "none"
-    require_own_labels(wanted, wanted.round - 1, experiment)
+    _require_own_labels(wanted, wanted.round - 1, experiment)
     if not _TRAIN.fullmatch(name):
         raise RunError(f"a call to train is not called {name}")
     if secure is (wanted.masking is None):
@@ -113,7 +224,7 @@ def redact_result(allow: Allow, result: ClientResult) -> ClientResult:
 def _update_bounds(request: TrainRequest, answer: ClientResult, may: Reportable) -> None:
     if answer.weight != request.weight:
         raise RunError("the site answered with another weight than it was told")
-    require_facts(answer.facts, norms_alone=answer.error is None and request.masking is None)
+    _require_short(answer.facts)
     if answer.error is not None:
         return
     require_within("loss", answer.loss, MOST_REPORTED, may.least_loss)
@@ -121,9 +232,11 @@ def _update_bounds(request: TrainRequest, answer: ClientResult, may: Reportable)
         raise RunError("the site answered with other numbers than the method's clients report")
     for name, value in answer.metrics.items():
         require_within(repr(name[:40]), value, LARGEST)
+    if request.masking is None:
+        _require_norms(answer.facts)
 
 
-def _forgetting(worker: ClientWorker, request: TrainRequest, counted: int) -> TrainRequest:
+def _forgetting(worker: ClientWorker, request: Any, counted: int) -> Any:
     worker.trainer.forget(request.client, counted + 1)
     return request
 
@@ -149,7 +262,7 @@ def _evaluation(request: ClientModelRequest) -> str:
 
 
 def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Experiment) -> None:
-    require_own_labels(wanted, wanted.round, experiment, trains=wanted.finetune_steps > 0)
+    _require_own_labels(wanted, wanted.round, experiment, trains=wanted.finetune_steps > 0)
     if name != _evaluation(wanted):
         raise RunError(f"a call to evaluate is not called {name}")
     if not wanted.finetune_steps and not experiment.evaluation.personal:
@@ -160,7 +273,7 @@ def _require_evaluation(wanted: ClientModelRequest, name: str, experiment: Exper
         raise RunError(
             f"the server has the model fine-tuned after round {wanted.round}, which is not the last"
         )
-    require_due(wanted.round, experiment)
+    _require_due(wanted.round, experiment)
     if not wanted.on_own or wanted.on_all or wanted.save_to is not None:
         raise RunError("a site has its own test examples alone, and keeps its model to itself")
     if wanted.finetune_steps not in (0, experiment.client.finetune_steps):
@@ -195,10 +308,9 @@ def _score_bounds(request: ClientModelRequest, answer: ClientModelResult, may: R
 
 def _as_of(worker: ClientWorker, request: ClientModelRequest, counted: int) -> ClientModelRequest:
     """Have the model evaluated as it was after that round: an update that has not been used yet may still count."""
-    if not request.finetune_steps:
-        return replace(request, round=counted)
-    worker.trainer.forget(request.client, counted + 1)
-    return request
+    return (
+        _forgetting(worker, request, counted) if request.finetune_steps else replace(request, round=counted)
+    )
 
 
 declare_at_sites(
@@ -216,7 +328,7 @@ declare_at_sites(
 
 
 def _require_sums(wanted: ClientSumsRequest, name: str, experiment: Experiment) -> None:
-    require_due(wanted.round, experiment)
+    _require_due(wanted.round, experiment)
     if name != TESTS or not experiment.evaluation.federated:
         raise RunError("the server asks for sums over tests, and the experiment has no evaluation.federated")
     secure = experiment.secure.protocol != "none"
@@ -261,7 +373,6 @@ class KeepLabelsRequest:
     """Have a client give texts of its own pseudo labels by the model that it has after a broadcast, and keep these.
 
     Attributes:
-        client: Its id.
         round: The number of the round.
         percentage: Percentage of the texts that may get a label, above 0 and at most 100.
         most: Maximum number of labels; None for no maximum.
@@ -278,7 +389,6 @@ class LabelsKept:
     """How many pseudo labels a client has since a labelling.
 
     Attributes:
-        client: Its id.
         labels: Their number.
         error: Why it failed; None if it did not.
     """

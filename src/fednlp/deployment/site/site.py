@@ -10,7 +10,6 @@ from torch import Tensor
 
 from fednlp.deployment.session.message_types import ObjectRef
 from fednlp.deployment.session.objects import Written, write_object
-from fednlp.deployment.session.request_checks import DERIVED, require_agreed, require_sent
 from fednlp.deployment.session.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.session.secure_terms import request_digest
 from fednlp.deployment.session.setup import (
@@ -20,6 +19,7 @@ from fednlp.deployment.session.setup import (
     is_setup,
     read_setup,
 )
+from fednlp.deployment.session.site_kinds import DERIVED
 from fednlp.deployment.site.agreement import Agreement
 from fednlp.deployment.site.disclosure import (
     redact_labels,
@@ -33,7 +33,7 @@ from fednlp.deployment.site.policy import SitePolicy
 from fednlp.deployment.site.published import Published
 from fednlp.deployment.site.refusals import Refusal
 from fednlp.deployment.site.replay_guard import ReplayGuard
-from fednlp.deployment.site.requests import SITE_KINDS
+from fednlp.deployment.site.requests import SITE_KINDS, require_agreed, require_sent
 from fednlp.deployment.site.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.site.secure_kept import KeptSessions
 from fednlp.deployment.site.secure_sums import SecureSite

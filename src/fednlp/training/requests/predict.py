@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,17 +11,21 @@ import numpy as np
 import torch
 
 from fednlp.clock import EVALUATION, STEPS, timed
+from fednlp.errors import DIVERGED
 from fednlp.federated.runtime import MODEL
+from fednlp.federated.store import ClientStore
+from fednlp.federated.sums import NonFiniteUpdate, count_nonfinite
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Vectors
 from fednlp.runtime.messages import declare
 from fednlp.tasks.whole_sums import SUM_BITS
-from fednlp.training.alone import keep_model, train_alone
 from fednlp.training.client_record import ClientInit, model_of
 from fednlp.training.handling import handles, prediction_work, training_work
-from fednlp.training.labelled_examples import labelled_examples
+from fednlp.training.worker_spec import model_fields
 
 if TYPE_CHECKING:
+    from fednlp.training.client import ClientTrainer
+    from fednlp.training.local import LocalTrainer
     from fednlp.training.local_training import LocalTraining
     from fednlp.training.worker import ClientWorker
 
@@ -30,7 +35,6 @@ class LabelRequest:
     """Have a client label texts with the model that it has after a broadcast.
 
     Attributes:
-        client: Its id.
         round: The number of the round.
         texts: Numbers of its training examples.
     """
@@ -93,7 +97,8 @@ def probabilities(worker: ClientWorker, request: ProbabilitiesRequest, vectors: 
 def _probabilities(worker: ClientWorker, texts: list[int]) -> np.ndarray:
     """Return the probability of each label for some texts by the model that is loaded, float32 (texts, labels)."""
     worker.forget()
-    replica, task, features = worker.replica, worker.task, worker.train_features
+    replica, features = worker.replica, worker.train_features
+    task: Any = worker.task  # one with labels
     examples, size = np.array(texts, dtype=np.int64), worker.evaluator.batch_size
     places = np.argsort(-features.lengths(examples), kind="stable")
     probabilities = np.empty((len(examples), len(task.labels)), dtype=np.float32)
@@ -157,7 +162,6 @@ class ClientModelRequest:
     """Have a client's own model evaluated, after some more steps of its own where ``finetune_steps`` is positive.
 
     Attributes:
-        client: Its id.
         round: The last round that is saved: whose record counts.
         on_own: Whether its own test examples are predicted.
         on_all: Whether the whole test set is.
@@ -184,7 +188,6 @@ class ClientModelResult:
     """How a client's own model did.
 
     Attributes:
-        client: Its id.
         error: Why it failed; None if it did not.
         own: The task's metric on its own test examples.
         everyone: All metrics on the whole test set.
@@ -247,15 +250,48 @@ def _finetune(
         Why it failed; None if it did not.
     """
     options = worker.options.model_copy(update={"max_steps": request.finetune_steps})
-    told = request.client, request.examples, request.labels
     try:
-        with labelled_examples(worker.train_features, worker.partition, *told) as examples:
-            train_alone(worker.trainer, request.client, examples, options, request.round + 1, x, init)
+        with worker.labelled_examples(request) as examples:
+            _train_alone(worker.trainer, request.client, examples, options, request.round + 1, x, init)
     except Exception as error:
         return raised(error)
     if request.save_to is not None:
-        keep_model(worker.replica, Path(request.save_to), request.client, request.round)
+        replica = worker.replica
+        shared = torch.empty(replica.layout.numel)
+        replica.store(shared)
+        with closing(ClientStore(Path(request.save_to), model_fields(replica))) as store:
+            store.write(request.client, request.round, {"shared": shared, "personal": replica.own()})
     return None
+
+
+def _train_alone(
+    trainer: ClientTrainer,
+    client: int,
+    examples: np.ndarray,
+    options: LocalTraining,
+    round_number: int,
+    x: torch.Tensor,
+    init: ClientInit,
+) -> LocalTrainer:
+    """Train one client for itself, without a server between its steps, so that its model can be evaluated as it stands.
+
+    Args:
+        trainer: Trains it.
+        examples: Its example numbers.
+        options: Of its training.
+        round_number: What its random streams are drawn by.
+        x: The global model, flat.
+        init: What it has of its own.
+
+    Raises:
+        NonFiniteUpdate: Training ended in NaN, infinity or huge numbers.
+    """
+    local = trainer.local(client, examples, round_number, x, init)
+    local.options, local.all_words = options, True
+    local.steps(x)
+    if trainer.replica.count_nonfinite() > count_nonfinite(x):
+        raise NonFiniteUpdate(DIVERGED)
+    return local
 
 
 @dataclass(frozen=True)
@@ -263,7 +299,6 @@ class ClientSumsRequest:
     """Have a client evaluate the published model on its own test examples, and return sums over them.
 
     Attributes:
-        client: Its id.
         round: The last round that is saved, or about to be: whose record counts.
         masking: How it masks the sums for secure aggregation; None without.
     """
@@ -278,7 +313,6 @@ class ClientSums:
     """Whole numbers that a client sums over its test examples, or what it sends of them under masks.
 
     Attributes:
-        client: Its id.
         error: Why it failed; None if it did not.
         sums: The numbers (:func:`fednlp.training.scores.sums_of`), or masked residues.
     """
@@ -320,7 +354,6 @@ class LocalOnlyRequest:
     """Have a client train by itself from the start, and its model evaluated.
 
     Attributes:
-        client: Its id.
         epochs: Passes over its examples.
         max_steps: Local steps in place of epochs, if positive.
         on_own: Whether its own test examples are predicted.
@@ -339,7 +372,6 @@ class LocalOnlyResult:
     """How a client did by itself; ``loss`` is summed over the examples seen.
 
     Attributes:
-        client: Its id.
         error: Why it failed; None if it did not.
         examples: Seen in training, once per epoch.
         steps: Taken.
@@ -378,7 +410,7 @@ def local_only(worker: ClientWorker, request: LocalOnlyRequest, vectors: Vectors
     worker.forget()
     options, examples = _options(worker, request), worker.partition.train(client)
     try:
-        local = train_alone(trainer, client, examples, options, 0, vectors[MODEL], ClientInit())
+        local = _train_alone(trainer, client, examples, options, 0, vectors[MODEL], ClientInit())
     except Exception as error:
         return LocalOnlyResult(client, raised(error))
     with timed(EVALUATION):

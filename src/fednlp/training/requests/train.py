@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from fednlp.runtime.messages import declare, from_json, to_json
 from fednlp.training.at_once import take_steps
 from fednlp.training.client_record import ClientInit, Record, init_of
 from fednlp.training.handling import handles, training_work
-from fednlp.training.labelled_examples import labelled_examples
 from fednlp.training.local import LocalTrainer
 from fednlp.training.sending import encode
 
@@ -52,16 +51,8 @@ class TrainedTogether:
 declare(TrainTogetherRequest, TrainedTogether)
 
 
-@dataclass(frozen=True)
-class _Participation:
-    """What a client trains with in a round.
-
-    Attributes:
-        request: What it was told.
-        record: What it had kept.
-        init: What it has of its own.
-        local: Its data, model and optimiser.
-    """
+class _Participation(NamedTuple):
+    """What a client trains with: what it had kept, what it has of its own, and its data, model and optimiser."""
 
     request: TrainRequest
     record: Record
@@ -143,8 +134,7 @@ def train(
     """
     worker.forget()
     trainer, algorithm = worker.trainer, worker.algorithm
-    told = request.client, request.examples, request.labels
-    with labelled_examples(worker.train_features, worker.partition, *told) as examples:
+    with worker.labelled_examples(request) as examples:
         part = begun or _begin(worker, request, examples, vectors)
         try:
             result = algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
