@@ -21,6 +21,7 @@ from fednlp.federated.client import Result, TrainRequest
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training import sending
 from fednlp.training.local import LocalTrainer
+from fednlp.training.requests import train as train_requests
 
 from .machines import Machines
 from .secure_rig import PROTOCOLS, STEPS_OF
