@@ -63,7 +63,6 @@ def training_work(options: LocalTraining, lengths: np.ndarray) -> float:
     """Return a client's work in a round, in tokens that are trained on.
 
     Args:
-        options: Of its training.
         lengths: Tokens of each of its examples.
     """
     if not len(lengths):

@@ -143,16 +143,7 @@ class ClientWorker:
 
     @timed(SUMS)
     def receive(self, request: Any, answer: Any, vectors: Vectors, total: Any) -> Any:
-        """Put what came with an answer into the total, and return the rest: the server's half.
-
-        An update that cannot be added drops its client.
-
-        Args:
-            request: What was asked.
-            answer: What a handler returned.
-            vectors: What was published.
-            total: Of updates.
-        """
+        """Put what came with an answer into the total, and return the rest: the server's half."""
         return HANDLERS[type(request)].receive(self, request, answer, vectors, total)
 
     @contextmanager

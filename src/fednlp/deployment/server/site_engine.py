@@ -300,8 +300,6 @@ def _unanswered(request: Any, reason: str, bytes_down: int | None = 0, tensors_d
     """Return the result of a request to which a site gave no answer that counts.
 
     Args:
-        request: What was asked.
-        reason: Why.
         bytes_down: Length of the message that the site got to train on.
         tensors_down: Tensors in it.
     """

@@ -94,13 +94,6 @@ def require_sent(
 ) -> None:
     """Check what a call says beside its request, and that its objects are those that the request needs.
 
-    Args:
-        call: JSON of the call.
-        objects: Their names.
-        wanted: The request.
-        algorithm: Of the experiment.
-        layout: Of the model.
-
     Raises:
         RunError: They are not, or it says something else than the experiment gives.
     """

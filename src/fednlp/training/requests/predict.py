@@ -275,14 +275,6 @@ def _train_alone(
 ) -> LocalTrainer:
     """Train one client for itself, without a server between its steps, so that its model can be evaluated as it stands.
 
-    Args:
-        trainer: Trains it.
-        examples: Its example numbers.
-        options: Of its training.
-        round_number: What its random streams are drawn by.
-        x: The global model, flat.
-        init: What it has of its own.
-
     Raises:
         NonFiniteUpdate: Training ended in NaN, infinity or huge numbers.
     """

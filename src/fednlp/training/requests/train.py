@@ -124,9 +124,6 @@ def train(
     A client that fails is reported, not raised.
 
     Args:
-        worker: Has its texts.
-        request: What it was told.
-        vectors: What was published.
         begun: What it trains with, where that is prepared already.
 
     Raises:
