@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,13 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import RunError, TooFewClients
+from fednlp.federated.client import TrainRequest
 from fednlp.inference.score import evaluate_run
 from fednlp.simulation import final
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.local import LocalTrainer
+from fednlp.training.requests import HANDLERS
 from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]
@@ -90,7 +93,8 @@ def test_killed_between_the_last_round_and_the_end(
     assert last_line(run)["round"] == 2
     assert not run.finished
     with monkeypatch.context() as patch:
-        patch.setattr(ClientWorker, "train", killed)  # no round is done again
+        nobody = replace(HANDLERS[TrainRequest], answer=killed)  # no round is done again
+        patch.setitem(HANDLERS, TrainRequest, nobody)
         fednlp.resume(tmp_path / "run", workers=2 if where == "before" else 1)
     assert outcome(run) == outcome(whole)
     kept = [one.client_models.read_bytes() if one.client_models.is_file() else None for one in (run, whole)]
