@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
@@ -24,6 +25,20 @@ from fednlp.simulation.run_dir import RunDir
 # No test measures time: a slow machine is no failure.
 hypothesis.settings.register_profile("fednlp", deadline=None, derandomize=bool(os.environ.get("CI")))
 hypothesis.settings.load_profile("fednlp")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow all cases of a test but the first few, where it has ``variants(few)``."""
+    seen = Counter[tuple[Path, str]]()
+    for item in items:
+        few = item.get_closest_marker("variants")
+        if few is not None and isinstance(item, pytest.Function):
+            test = item.path, item.originalname
+            seen[test] += 1
+            if seen[test] > few.args[0]:
+                item.add_marker(pytest.mark.slow)
+
 
 LABELS = ("arts", "economy", "science", "sports")
 COMMON = [f"word{i}" for i in range(30)]

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -18,6 +19,7 @@ LORA = {"model.peft": {"method": "lora", "r": 2}, "partition.alpha": 100.0}
 AT_ONCE = LORA | {"runtime.clients_at_once": 3}
 
 
+@pytest.mark.slow
 def test_two_workers_and_a_resume_give_what_one_gives(
     same_for_two_workers_and_a_resume: Callable[..., None],
 ) -> None:

@@ -19,6 +19,8 @@ from fednlp.simulation.run_dir import RunDir
 
 from .test_client_memory import ONE, by_hand, summary_of
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 SETTINGS = {
     "num_rounds": 2,
@@ -51,6 +53,7 @@ def outcome_of(run: RunDir) -> tuple[list[dict[str, Any]], dict[str, torch.Tenso
 
 
 @METHODS
+@pytest.mark.variants(3)
 def test_passes_of_so_many_tokens_make_the_same_steps(
     experiment: Make, tmp_path: Path, method: dict[str, Any]
 ) -> None:
@@ -68,6 +71,7 @@ def test_passes_of_so_many_tokens_make_the_same_steps(
 
 @METHODS
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.variants(4)
 def test_layers_that_are_computed_again_change_no_bit(
     experiment: Make, tmp_path: Path, method: dict[str, Any], dropout: float
 ) -> None:

@@ -24,6 +24,7 @@ def said_by(name: str, *arguments: str) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.slow
 def test_the_engine_is_measured_against_the_bare_loop() -> None:
     figures = said_by("engine.py", "--measure", '["ratio", 3, 1, 1, 1]')
     assert figures["ratio"] == pytest.approx(figures["round_s"] / figures["bare_s"], rel=0.02)
@@ -100,6 +101,7 @@ def test_a_big_file_goes_through_all_phases() -> None:
     assert figures["held"] is True
 
 
+@pytest.mark.slow
 def test_the_steps_of_secure_aggregation_are_measured_against_their_bounds() -> None:
     figures = said_by("secure.py", "--parameters", "100000", "--repeats", "1")
     masks = figures["masks of 8 neighbours, 100000 parameters"]
@@ -138,6 +140,7 @@ def test_the_protocols_are_compared_where_clients_drop_out(tmp_path: Path) -> No
     assert len(done.stdout.splitlines()) == 2 + len(rounds)
 
 
+@pytest.mark.slow
 def test_transfers_are_measured_against_a_plain_copy() -> None:
     pytest.importorskip("grpc", reason="a deployment needs grpcio")
     figures = said_by("deployment.py", "transfer", "--megabytes", "3", "--repeats", "2")["transfer"]
@@ -149,6 +152,7 @@ def test_transfers_are_measured_against_a_plain_copy() -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_wire_codec_is_measured_against_a_memory_copy() -> None:
     pytest.importorskip("grpc", reason="a deployment needs grpcio")
     figures = said_by("deployment.py", "codec", "--megabytes", "8", "--repeats", "1")["codec"]

@@ -19,6 +19,8 @@ from fednlp.partition import Partition
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 LABELS = ("arts", "economy", "science", "sports")
 PLAIN = {
@@ -139,6 +141,7 @@ def assert_same(run: RunDir, model: nn.Module, begun: nn.Module) -> None:
     ],
     ids=lambda changes: "-".join(str(value) for value in changes.values()),
 )
+@pytest.mark.variants(4)
 def test_centralised(
     changes: dict[str, Any], experiment: Make, tiny_model: Path, texts: Path, tmp_path: Path
 ) -> None:

@@ -19,6 +19,8 @@ from fednlp.errors import ConfigError
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.chained import best_greedily, best_of_all
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 
@@ -70,6 +72,7 @@ def test_a_given_order_is_followed_and_that_of_the_names_is_the_default(
 
 
 @pytest.mark.parametrize(("search", "trials"), [("greedy", 6), ("exhaustive", 15)])
+@pytest.mark.variants(1)
 def test_a_run_in_the_order_that_was_found_is_a_run_in_that_order(
     search: str, trials: int, experiment: Make, tmp_path: Path
 ) -> None:

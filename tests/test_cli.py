@@ -28,6 +28,8 @@ from fednlp.inference.predict import Prediction
 from fednlp.partition import Partition
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Document = Callable[..., dict[str, Any]]
 COMMAND = [sys.executable, "-c", "from fednlp.cli import main; main()"]
 
@@ -193,6 +195,7 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.skipif(not Path(f"/proc/{os.getpid()}/task").is_dir(), reason="needs /proc to find the worker")
+@pytest.mark.slow
 def test_a_worker_that_is_killed(fednlp: Type, toml: Path) -> None:
     """The command says so in one line and ends, without its other processes; the run can go on."""
     long = ["--set", "num_rounds=4000", "--set", "evaluation.every=4000", "--set", "runtime.workers=3"]
@@ -332,6 +335,7 @@ def test_compare(fednlp: Type, toml: Path) -> None:
         assert (summary["algorithm"], summary["seed"]) == (method, int(seed))
 
 
+@pytest.mark.slow
 def test_compare_goes_on_with_what_was_begun(fednlp: Type, toml: Path) -> None:
     fednlp("compare", toml, "--algorithms", "fedavg", "--out", "cmp")
     whole = Path("cmp/fedavg-seed0/model/model.safetensors").read_bytes()
@@ -793,6 +797,7 @@ def test_data_lists_the_names(fednlp: Type) -> None:
         assert name in result.out
 
 
+@pytest.mark.slow
 def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
     text = toml.read_text()
     Path("one.toml").write_text(text.replace('name = "tiny"', 'name = "one"'))
@@ -826,6 +831,7 @@ def test_several_experiments_are_one_table(fednlp: Type, toml: Path) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in Path("out").rglob("summary.json")}
 
 
+@pytest.mark.slow
 def test_a_setting_may_be_for_one_of_several_experiments(
     fednlp: Type, refused: Callable[..., str], toml: Path
 ) -> None:

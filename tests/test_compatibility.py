@@ -149,6 +149,7 @@ def cyclic(population: Population, round_number: int) -> Cohort:
         (cyclic, {"privacy": {"clip": 1.0, "noise": 1.0, "sampling": "poisson"}}, None),
     ],
 )
+@pytest.mark.variants(2)
 def test_a_protection_s_numbers_are_those_of_the_cohorts(
     sample: Any, changes: dict[str, Any], said: str | None
 ) -> None:

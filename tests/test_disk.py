@@ -145,7 +145,7 @@ OPENING = {
     [
         "deployment/server/arrivals.py",
         "deployment/session/objects.py",
-        "deployment/session/outbox.py",
+        "deployment/session/replies.py",
         "deployment/operate/rehearse.py",
         "deployment/server/secure_sums.py",
         "deployment/site/worker.py",

@@ -44,6 +44,8 @@ from .docs_blocks import (
     shown_lines,
 )
 
+pytestmark = pytest.mark.whole
+
 SHORT = [
     "num_rounds=1",
     "clients_per_round=2",

@@ -30,7 +30,7 @@ def test_the_run_starts_no_other_workers(
         with open_engine(resolved) as pool:
             assert len(pool) == workers
     assert len(started_workers) == workers - 1
-    assert all(one._process.poll() is not None for one in started_workers)
+    assert all(one._child._process.poll() is not None for one in started_workers)
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ SMALL = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_atten
 SMALL |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32}
 SUMMED = {"evaluation": {"federated": True}}
 
-pytestmark = pytest.mark.usefixtures("same_workers")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
 CASES = {
     "tagging": Case("token-classification", tagged, "f1", "anna word1 berlin"),
     "answering": Case("question-answering", asked, "f1", "who word1", {"context": "word1 anna word2"}),
@@ -372,6 +372,7 @@ def test_a_file_is_predicted_with_its_own_columns(
 
 
 @pytest.mark.parametrize("name", ["tagging", "generation", "writing", "language"])
+@pytest.mark.slow
 def test_two_workers_give_what_one_gives(
     name: str, run_of: Callable[[str], RunDir], made: Callable[[str], Path], tiny_model: Path, tmp_path: Path
 ) -> None:

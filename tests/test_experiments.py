@@ -158,6 +158,7 @@ LONG = ("punctuation", "language")
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in FETCHED]
 )
+@pytest.mark.slow
 def test_a_round_of_what_can_be_fetched(name: str, tmp_path: Path) -> None:
     """Small in every way but the code: real texts, real model, one round, evaluated on the whole test set."""
     changes = FETCHED[name] | {"num_rounds": 1, "runtime.workers": 1}

@@ -110,6 +110,7 @@ def own_accuracy(run: RunDir, client: int, folder: Path, out: Path) -> float:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.variants(3)
 def test_an_exported_client_has_its_own_score(
     method: str, made: Callable[[str], RunDir], tmp_path: Path
 ) -> None:

@@ -18,6 +18,8 @@ from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.text_classification import TextClassification
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 FEDERATED = {"evaluation.federated": True, "num_rounds": 2}
@@ -60,6 +62,7 @@ def test_it_changes_nothing_else(plain: RunDir, experiment: Make, outcome: Outco
     assert found == without
 
 
+@pytest.mark.slow
 def test_two_workers_have_the_same_sums(
     plain: RunDir, experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ from fednlp.simulation.gold_labels import gold_labels_of
 from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.run_dir import RunDir
 
-pytestmark = pytest.mark.usefixtures("same_workers")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
@@ -89,6 +89,7 @@ def lines_of(run: RunDir) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_stopped_and_resumed_with_two_workers(
     method: str, experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
 ) -> None:
@@ -282,6 +283,7 @@ def test_a_client_that_trains_and_labels_is_one_client(experiment: Make, tmp_pat
     assert both["simulated_seconds"] > alone["simulated_seconds"]
 
 
+@pytest.mark.slow
 def test_clients_label_with_their_own_head(experiment: Make, tmp_path: Path) -> None:
     """By round 24 their models are right on most texts of four labels; a head that nobody trained is not."""
     changes = {
@@ -475,6 +477,7 @@ def test_trials_at_once_have_disjoint_clients_and_leave_nothing_behind(
     assert not [name for name in load_file(run.state) if "fewshot.trial" in name]
 
 
+@pytest.mark.slow
 def test_after_trials_a_run_is_where_it_had_been_without_them(
     experiment: Make, stopping: Stopping, tmp_path: Path
 ) -> None:
@@ -528,6 +531,7 @@ def test_no_client_trains_on_a_gold_label_that_judges_a_pace(
 
 @pytest.mark.parametrize("trial_score", ["probability", "accuracy"])
 @pytest.mark.parametrize("method", ["search by gold labels", "trials in waves"])
+@pytest.mark.variants(1)
 def test_a_search_judges_by_the_probability_of_the_true_labels_or_by_their_number(
     method: str, trial_score: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -554,6 +558,7 @@ def test_a_search_judges_by_the_probability_of_the_true_labels_or_by_their_numbe
     assert wave["gains"] == [(one - scores[0]) / rounds for one in told]
 
 
+@pytest.mark.slow
 def test_a_search_counts_what_a_round_costs_without_labels(experiment: Make, tmp_path: Path) -> None:
     """The gain over AUG-E is the cost: with and without the round, it differs by a plain round's simulated time."""
     method = METHODS["search by gold labels"]
@@ -595,6 +600,7 @@ HEAD: dict[str, Any] = {"model.train": {"shared": ["head"], "rest": "frozen"}}
         (TX2 | {"bandwidth_up": 0.01, "bandwidth_down": 0.02}, HEAD, "labels", "nothing"),
     ],
 )
+@pytest.mark.variants(2)
 def test_the_cost_of_a_round_by_hand(
     experiment: Make,
     tmp_path: Path,
@@ -712,6 +718,7 @@ def test_a_line_says_how_right_pseudo_labels_are(experiment: Make, tmp_path: Pat
 
 
 @pytest.mark.parametrize("pacing", ["static", "curriculum", "search"])
+@pytest.mark.variants(1)
 def test_who_reads_hidden_labels_says_so_and_goes_on_where_it_stopped(
     pacing: str, experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
 ) -> None:

@@ -24,6 +24,8 @@ from fednlp.training.local import LocalTrainer
 from fednlp.training.requests import HANDLERS
 from fednlp.training.worker import ClientWorker
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 SHORT: dict[str, Any] = {"num_rounds": 2, "client.finetune_steps": 3}
@@ -60,6 +62,7 @@ def rows_of(run: RunDir) -> list[dict[str, str]]:
     ("method", "where"),
     [("plain", "before"), *((method, "within") for method in METHODS), ("personal", "after")],
 )
+@pytest.mark.variants(2)
 def test_killed_between_the_last_round_and_the_end(
     method: str,
     where: str,

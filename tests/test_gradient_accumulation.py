@@ -56,6 +56,7 @@ def lines_of(run: RunDir) -> list[dict[str, Any]]:
     ],
     ids=["fedavg", "max_steps", "fedprox", "fednova", "scaffold", "centralised", "local", "frozen"],
 )
+@pytest.mark.variants(2)
 def test_a_run_is_the_one_with_batches_that_many_times_larger(
     experiment: Make, tmp_path: Path, method: dict[str, Any]
 ) -> None:
@@ -74,6 +75,7 @@ def test_a_run_is_the_one_with_batches_that_many_times_larger(
             torch.testing.assert_close(value, expected[name], rtol=0, atol=2e-5, msg=name)
 
 
+@pytest.mark.slow
 def test_a_stopped_run_goes_on_and_workers_change_nothing(
     experiment: Make,
     tmp_path: Path,

@@ -31,6 +31,8 @@ from fednlp.studies.trial_values import parse_grid
 
 from .conftest import example_rows, write_csv
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 RATES = {"client.learning_rate": [1e-3, 1e-2, 3e-2]}
 
@@ -377,6 +379,7 @@ class StopsAfter:
 
 
 @pytest.mark.parametrize("lines", [6, 8])
+@pytest.mark.variants(1)
 def test_a_stopped_search_goes_on_to_the_same_choice(lines: int, experiment: Make, tmp_path: Path) -> None:
     whole = tune(experiment(), ["fedavg"], RATES, tmp_path / "whole", rounds=4)
     with pytest.raises(Stopped):
@@ -395,6 +398,7 @@ def test_a_stopped_search_goes_on_to_the_same_choice(lines: int, experiment: Mak
     assert {path: path.stat().st_mtime_ns for path in before} == before, "finished trials are not repeated"
 
 
+@pytest.mark.slow
 def test_a_trial_that_was_given_up_can_be_taken_further(experiment: Make, tmp_path: Path) -> None:
     """Its weights are gone; with other values beside it, it is among the best."""
     first = tune(experiment(), ["fedavg"], RATES, tmp_path / "trials", rounds=4)["fedavg"]
@@ -515,6 +519,7 @@ def test_a_choice_at_an_end_or_among_equals_is_doubted(
     assert doubts(SearchResult(search, tuple(scores), {"rate": chosen}, "accuracy")) == reasons
 
 
+@pytest.mark.slow
 def test_trials_and_compared_runs_have_the_same_workers(
     experiment: Make, tmp_path: Path, started_workers: list[WorkerProcess]
 ) -> None:

@@ -21,6 +21,8 @@ from fednlp.studies.compare import Planned, compare
 from fednlp.studies.hyperparameters import tune
 from fednlp.studies.runs_callback import RunsCallback
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 EXPERIMENTS = sorted((Path(fednlp.__file__).parent / "experiments").glob("*.toml"))
 Outcome = Callable[[Path], dict[str, Any]]
@@ -124,6 +126,7 @@ def test_runs_at_once_are_those_one_by_one(
     assert len([text for text in heard.logged if " of 6 runs done; about " in text]) == 5
 
 
+@pytest.mark.slow
 def test_a_stop_keeps_the_rounds_and_the_next_call_goes_on(
     one_by_one: dict[str, dict[str, Any]], experiment: Make, tmp_path: Path, outcome: Outcome
 ) -> None:
@@ -138,6 +141,7 @@ def test_a_stop_keeps_the_rounds_and_the_next_call_goes_on(
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.variants(1)
 def test_what_a_callback_raises_stops_a_run_after_its_round(
     jobs: int, experiment: Make, tmp_path: Path
 ) -> None:
@@ -147,6 +151,7 @@ def test_what_a_callback_raises_stops_a_run_after_its_round(
     assert max(map(len, lines)) == 1
 
 
+@pytest.mark.slow
 def test_the_first_mistake_is_said_and_what_is_done_is_kept(experiment: Make, tmp_path: Path) -> None:
     """One of the variants has fewer clients than it needs, which only its run finds out."""
     sites = {"min_clients": 6, "clients_per_round": 6, "partition": {"method": "natural", "field": "site"}}
@@ -218,6 +223,7 @@ def test_trials_at_once_are_those_one_by_one(experiment: Make, tmp_path: Path) -
     assert found[1] == found[2]
 
 
+@pytest.mark.slow
 def test_trials_that_all_fail_are_said_so(experiment: Make, tmp_path: Path) -> None:
     said = []
     for jobs in (1, 2):
@@ -244,6 +250,7 @@ def test_an_experiment_is_the_same_in_another_process(path: Path) -> None:
         assert Experiment(**json.loads(json.dumps(one.model_dump(mode="json")))) == one
 
 
+@pytest.mark.slow
 def test_on_the_command_line(
     document: Callable[..., dict[str, Any]],
     here: Path,

@@ -20,6 +20,8 @@ from fednlp.python_words import advising_in_python
 from fednlp.simulation.callback import NullCallback, default_callback
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def done(document: Callable[..., dict[str, Any]], tmp_path_factory: pytest.TempPathFactory) -> RunDir:

@@ -15,10 +15,13 @@ from fednlp.simulation import precision
 from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.precision import with_precision
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 ON, OFF = {"runtime.onednn": True}, {"runtime.onednn": False}
 
 
+@pytest.mark.slow
 def test_two_workers_and_a_resume_give_what_one_gives(
     same_for_two_workers_and_a_resume: Callable[..., None],
 ) -> None:

@@ -21,6 +21,8 @@ from fednlp.partition import make_partition
 from fednlp.partition.make import check_options
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 CODE = """
 from typing import Annotated
 
@@ -292,6 +294,7 @@ def test_mistakes_in_a_function_of_one_s_own_are_found_when_the_experiment_is_ch
         ("other", r"ZeroDivisionError: division by zero \(my_own\.py, line \d+\)"),
     ],
 )
+@pytest.mark.variants(4)
 def test_mistakes_in_a_client_of_one_s_own_are_explained(
     experiment: Callable[..., Experiment],
     tmp_path: Path,

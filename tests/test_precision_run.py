@@ -20,6 +20,7 @@ Outcome = Callable[[RunDir], dict[str, Any]]
 LOW = {"client.bf16": True, "evaluation.bf16_full_eval": True}
 
 
+@pytest.mark.slow
 def test_two_workers_and_a_resume_give_what_one_gives(
     same_for_two_workers_and_a_resume: Callable[..., None],
 ) -> None:

@@ -55,6 +55,7 @@ def test_without_a_clock_nothing_is_measured() -> None:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.variants(1)
 def test_the_parts_of_each_worker_sum_to_its_time(experiment: Make, tmp_path: Path, workers: int) -> None:
     settings = experiment({"num_rounds": 2, "runtime.workers": workers, "evaluation.every": 1})
     begun = time.monotonic()

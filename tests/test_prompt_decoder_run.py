@@ -84,6 +84,7 @@ METHODS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_runs_are_the_same_with_two_workers_and_after_a_stop(
     method: str, prompted: dict[str, Any], same_for_two_workers_and_a_resume: Callable[[dict[str, Any]], None]
 ) -> None:

@@ -17,6 +17,8 @@ from fednlp.hubs.package_index import fetch
 from fednlp.partition import Partition
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 QUICKSTART = Path(__file__).parent.parent / "experiments" / "quickstart.toml"
 
 

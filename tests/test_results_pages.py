@@ -18,6 +18,8 @@ from fednlp.reproduction.write import copy_pages, markdown_pages
 
 from .docs_blocks import ROOT, blocks, check_command
 
+pytestmark = pytest.mark.whole
+
 FOLDER = ROOT / "docs/results"
 TEXT = (FOLDER / RESULTS).read_text(encoding="utf-8")
 FOUND = Results.model_validate_json(TEXT)

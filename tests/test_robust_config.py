@@ -21,6 +21,8 @@ from fednlp.inference.model import open_trained
 from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 UNIFORM = {"algorithm": {"weighting": "uniform"}}
 MEDIAN = UNIFORM | {"aggregator": {"name": "median"}}
 FLIP = {"name": "sign-flip", "fraction": 0.2}

@@ -41,7 +41,7 @@ Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
 
-pytestmark = pytest.mark.usefixtures("same_workers")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
 
 METHODS: dict[str, dict[str, Any]] = {
     "fedavg": {"algorithm.name": "fedavg", "client.optimizer": "sgd", "client.learning_rate": 0.1},
@@ -113,6 +113,7 @@ def test_another_seed_is_another_run(
 
 
 @pytest.mark.parametrize("method", ["fedopt", "centralised", "local"])
+@pytest.mark.slow
 def test_two_workers_give_what_one_gives(
     method: str, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_more_workers_than_clients(experiment: Make, outcome: Outcome, tmp_path:
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("rounds", [1, 3])
+@pytest.mark.slow
 def test_stopped_and_resumed_equals_never_stopped(
     method: str,
     rounds: int,
@@ -198,6 +200,7 @@ def test_stopped_within_a_round_loses_that_round_alone(
     assert outcome(folder) == outcome(whole(method))
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_equals_never_stopped(
     whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:
@@ -475,6 +478,7 @@ def test_garbage_behind_the_last_line_is_dropped(
     assert outcome(tmp_path / "run") == outcome(whole("fedopt"))
 
 
+@pytest.mark.slow
 def test_killed_before_the_first_round(
     whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:
@@ -757,6 +761,7 @@ def whole_of(settings: Experiment, folder: Path, outcome: Outcome) -> dict[str, 
 @pytest.mark.parametrize(
     "schedule", ["constant", "constant_with_warmup", "linear", "cosine", "polynomial", "inverse_sqrt"]
 )
+@pytest.mark.variants(6)
 def test_every_optimiser_with_every_schedule(
     optimizer: str, schedule: str, experiment: Make, tmp_path: Path
 ) -> None:

@@ -39,6 +39,8 @@ from fednlp.simulation.components import open_data
 from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Document = Callable[..., dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Any]]
 CLASS = "task_of_mine:Mine"
@@ -289,6 +291,7 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
 
 
 @pytest.mark.parametrize("command", WRITERS)
+@pytest.mark.variants(3)
 def test_what_is_written_into_a_strangers_folder_goes_through_no_link(
     command: str, stranger: Path, tmp_path: Path
 ) -> None:

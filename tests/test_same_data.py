@@ -16,6 +16,8 @@ from fednlp.reproduction import Request, reproduce
 from fednlp.simulation.callback import NullCallback
 from fednlp.studies.same_data import SameData, digest_of, files_of
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Document = Callable[..., dict[str, Any]]
 

@@ -31,7 +31,7 @@ Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
 
-pytestmark = pytest.mark.usefixtures("same_workers")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
 METHODS: dict[str, dict[str, Any]] = {
@@ -74,6 +74,7 @@ def x_of(run: RunDir) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_stopped_and_resumed_with_two_workers(
     method: str, experiment: Make, outcome: Outcome, stopping: Stopping, tmp_path: Path
 ) -> None:
@@ -199,6 +200,7 @@ def test_dropouts_are_bounded_where_a_malicious_server_could_split_the_sum(
             session.unmask(ids[:staying])
 
 
+@pytest.mark.slow
 def test_noise_of_the_stated_size_and_nothing_else(experiment: Make, tmp_path: Path) -> None:
     """Without local movement the model moves by the noise alone, on the server or from the clients."""
     still = {
@@ -237,6 +239,7 @@ def test_what_one_client_can_change_is_bounded(experiment: Make, tmp_path: Path)
     assert summary_of(run)["privacy"]["epsilon"] is None
 
 
+@pytest.mark.slow
 def test_epsilon_decides_the_noise(experiment: Make, tmp_path: Path) -> None:
     changes = {
         "algorithm": {"name": "fedavg", "weighting": "uniform"},

@@ -60,6 +60,7 @@ def quieten(folder: Path) -> None:
     ],
     ids=["frozen", "personal", "tokenizer", "configuration", "shared", "all shared"],
 )
+@pytest.mark.variants(3)
 def test_another_model_than_the_run_began_with(
     changes: dict[str, Any],
     change: Callable[[Path], None],

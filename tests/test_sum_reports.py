@@ -25,6 +25,7 @@ def lines_of(run: RunDir) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("bits", [None, 5])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.variants(2)
 def test_the_round_is_the_same(
     protocol: str, bits: int | None, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -66,6 +67,7 @@ def test_a_client_that_drops_out_is_in_no_sum(protocol: str, experiment: Make, t
         assert other["train_loss"] == pytest.approx(one["train_loss"], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_two_workers_and_one(experiment: Make, tmp_path: Path) -> None:
     made = [experiment(SUMMED | {"secure.protocol": "secagg", "runtime.workers": n}) for n in (1, 2)]
     one, two = (lines_of(fednlp.run(each, tmp_path / str(n))) for n, each in enumerate(made))

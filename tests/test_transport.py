@@ -57,6 +57,7 @@ def rounds(run: RunDir) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_clients_that_get_nothing_but_bytes_end_in_the_same_weights(
     method: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

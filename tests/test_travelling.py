@@ -37,7 +37,7 @@ Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
 
-pytestmark = pytest.mark.usefixtures("same_workers")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
 
 METHODS: dict[str, dict[str, Any]] = {
     "frozen": {"model.train": {"frozen": ["embeddings", "layer.0"]}},
@@ -86,6 +86,7 @@ def x_of(run: RunDir) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_stopped_within_a_round_and_resumed_with_two_workers(
     method: str,
     whole: Callable[[str], RunDir],

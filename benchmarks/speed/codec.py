@@ -20,8 +20,7 @@ def codec(megabytes: float, repeats: int) -> dict[str, Any]:
     import torch
 
     from fednlp.deployment.links.system import reuse_memory
-    from fednlp.deployment.session.message_types import UploadChunk
-    from fednlp.deployment.session.messages import from_client
+    from fednlp.deployment.session.messages import UploadChunk, from_client
     from fednlp.deployment.session.messages import pack as frame
     from fednlp.federated.message import pack
     from fednlp.federated.params import Layout

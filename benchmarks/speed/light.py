@@ -93,8 +93,8 @@ class LightClient:
 
     def __init__(self, folder: Path, number: int) -> None:
         from fednlp.deployment.session.client_session import ClientSession
-        from fednlp.deployment.session.object_cache import ObjectCache
-        from fednlp.deployment.session.outbox import Outbox
+        from fednlp.deployment.session.objects import ObjectCache
+        from fednlp.deployment.session.replies import Outbox
 
         self.folder, self.number = folder, number
         self.objects = ObjectCache(folder / "objects")

@@ -160,7 +160,7 @@ def receive_by_broker(port: Any, results: Any, folder: Path, size: int, repeats:
 def receive_upload(port: Any, results: Any, folder: Path, size: int, repeats: int, tls: Any) -> None:
     """Receive files as the server of a run: ask for each upload, and take it from the inbox."""
     from fednlp.deployment.session.hub import Hub
-    from fednlp.deployment.session.message_types import Call
+    from fednlp.deployment.session.messages import Call
 
     arrivals = Arrivals(results)
     os.fsync = arrivals.fsync  # type: ignore[assignment]
@@ -265,8 +265,8 @@ class Upload(Runner):
 
     def __init__(self, folder: Path, size: int, repeats: int, authority: Any) -> None:
         from fednlp.deployment.session.client_session import ClientSession
-        from fednlp.deployment.session.object_cache import ObjectCache
-        from fednlp.deployment.session.outbox import Outbox
+        from fednlp.deployment.session.objects import ObjectCache
+        from fednlp.deployment.session.replies import Outbox
 
         super().__init__(receive_upload, folder, size, repeats, tls_of(authority))
         self.calls: Any = queue.SimpleQueue()

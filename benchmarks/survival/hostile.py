@@ -91,7 +91,7 @@ def _serve(port: Any, results: Any, folder: Path, pair: Any, root: bytes) -> Non
     """Be the server of a crowd: ask one client for an upload, and say when it is there."""
     from fednlp.deployment.links.grpc import server as link
     from fednlp.deployment.session.hub import Hub
-    from fednlp.deployment.session.message_types import Call
+    from fednlp.deployment.session.messages import Call
 
     hub = Hub(folder / "hub", "crowd")
     credentials = link.grpc.ssl_server_credentials([pair], root, True)
@@ -159,8 +159,8 @@ class _Honest:
     def __init__(self, folder: Path, address: str, credentials: Any) -> None:
         from fednlp.deployment.links.grpc import client as link
         from fednlp.deployment.session.client_session import ClientSession
-        from fednlp.deployment.session.object_cache import ObjectCache
-        from fednlp.deployment.session.outbox import Outbox
+        from fednlp.deployment.session.objects import ObjectCache
+        from fednlp.deployment.session.replies import Outbox
 
         self.folder, self.data = folder, os.urandom(_UPLOAD)
         self.go = threading.Event()

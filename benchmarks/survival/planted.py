@@ -75,7 +75,7 @@ def site(home: Path) -> None:
 
 def server(home: Path) -> None:
     """Have this process write down all frames that it receives and sends."""
-    from fednlp.deployment.session.server_session import ServerSession
+    from fednlp.deployment.session.hub import ServerSession
 
     receive, next_frame = ServerSession.receive, ServerSession.next_frame
 

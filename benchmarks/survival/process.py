@@ -55,7 +55,7 @@ def command(
 
 def _watch(home: Path, fatal: Sequence[tuple[str, bool]]) -> None:
     """Have this process write its log, and die where it has to."""
-    from fednlp.deployment.session.outbox import RunOutbox
+    from fednlp.deployment.session.replies import RunOutbox
     from fednlp.training.local import LocalTrainer
 
     hold, steps = RunOutbox.hold, LocalTrainer.steps

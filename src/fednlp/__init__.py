@@ -80,7 +80,7 @@ _USED_BY_COMMANDS = (
 _METHODS = "fednlp.federated.algorithms"
 """Every method of this package is a name here too: ``fednlp.scaffold``."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "Algorithm",
     "Cohort",

@@ -186,6 +186,18 @@ def write(path: Path, content: bytes, remedy: str = ELSEWHERE) -> None:
         file.write(content)
 
 
+def write_durably(path: Path, content: bytes, remedy: str = ELSEWHERE, mode: int = 0o666) -> None:
+    """Write a file as :func:`atomic` does; when this returns, file and name are on the disk.
+
+    Raises:
+        RunError: The disk is full, or the folder cannot be written.
+    """
+    with atomic(path, remedy, mode) as file:
+        file.write(content)
+    with writing(path.parent, remedy):
+        sync_folder(path.parent)
+
+
 @contextmanager
 def appending(path: Path, remedy: str = ELSEWHERE) -> Iterator[BinaryIO]:
     """Open a file that grows, made if missing; when the block ends, it is on the disk.
@@ -369,10 +381,7 @@ def write_private(path: Path, content: bytes, remedy: str = ELSEWHERE) -> None:
         RunError: The disk is full, or the folder cannot be written.
     """
     private_folder(path.parent, remedy)
-    with atomic(path, remedy, mode=0o600) as file:
-        file.write(content)
-    with writing(path.parent, remedy):
-        sync_folder(path.parent)
+    write_durably(path, content, remedy, mode=0o600)
 
 
 def private_folder(folder: Path, remedy: str = ELSEWHERE) -> None:

@@ -30,6 +30,10 @@ DIVERGED = "training ended in NaN, infinity or a number beyond 2^20"
 """The reason that a client gives, and a run, whose numbers are none any more."""
 
 
+NEXT_RELEASE = "the old name is an error in the next release"
+"""The end of a warning of what was renamed."""
+
+
 class FednlpError(Exception):
     """The base class of all exceptions that fednlp raises on purpose."""
 

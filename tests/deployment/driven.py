@@ -8,12 +8,11 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
-from fednlp.deployment.session.call_preparation import ReadyCall
-from fednlp.deployment.session.client_session import ClientSession
+from fednlp.deployment.session.client_session import ClientSession, ReadyCall
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.outbox import Outbox
+from fednlp.deployment.session.messages import Call
+from fednlp.deployment.session.objects import ObjectCache
+from fednlp.deployment.session.replies import Outbox
 from fednlp.errors import FednlpError, RunError
 
 from .throwaway import name_of

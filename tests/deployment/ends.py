@@ -3,9 +3,8 @@
 from typing import Any
 
 from fednlp.deployment.session.client_session import ClientSession
-from fednlp.deployment.session.message_types import Hello, Welcome
-from fednlp.deployment.session.messages import VERSION, from_client, from_server, pack
-from fednlp.deployment.session.server_session import ServerSession
+from fednlp.deployment.session.hub import ServerSession
+from fednlp.deployment.session.messages import VERSION, Hello, Welcome, from_client, from_server, pack
 
 
 def greeting(run: str | None = None, version: int = VERSION, open: list[str] | None = None) -> bytes:

@@ -10,8 +10,9 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from fednlp.deployment.identity.admission.federation import FederationAdmission
 from fednlp.deployment.identity.certificates import common_name, new_key
-from fednlp.deployment.identity.enrolment import FederationAdmission, invite, store_address
+from fednlp.deployment.identity.enrolment import invite, store_address
 from fednlp.deployment.identity.site_identity import SiteIdentity
 from fednlp.deployment.identity.tokens import JoinToken
 

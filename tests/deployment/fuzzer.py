@@ -11,7 +11,7 @@ from typing import Any
 
 from fednlp.deployment.session.client_session import ClientSession
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import (
+from fednlp.deployment.session.messages import (
     Bye,
     Call,
     Finished,
@@ -26,10 +26,10 @@ from fednlp.deployment.session.message_types import (
     UploadChunk,
     Welcome,
     Withdrawn,
+    pack,
 )
-from fednlp.deployment.session.messages import pack
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.outbox import Outbox
+from fednlp.deployment.session.objects import ObjectCache
+from fednlp.deployment.session.replies import Outbox
 from fednlp.errors import ProtocolError
 
 MODEL = Random(1).randbytes(300)

@@ -13,9 +13,8 @@ from fednlp.deployment.operate.shards import Shards
 from fednlp.deployment.server import federation
 from fednlp.deployment.server.federation import FOLDER, Federation
 from fednlp.deployment.server.run_directory import open_directory, run_name
-from fednlp.deployment.session.calls import StoredReply
 from fednlp.deployment.session.driver import Session, Wake
-from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.site.participate import Participant
 from fednlp.errors import RunError
 from fednlp.simulation.callback import NullCallback

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fednlp.deployment.server.secure_sums import Asking, SecureSessions, with_masked_weight
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.message_types import Call, ObjectRef
+from fednlp.deployment.session.hub import StoredReply
+from fednlp.deployment.session.messages import Call, ObjectRef
 from fednlp.deployment.session.objects import ref_of
 from fednlp.deployment.session.secure_messages import STEPS
 from fednlp.deployment.site.secure_agreed import Agreed

@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from fednlp.deployment.session.inbox import Inbox
 from fednlp.deployment.session.objects import Partial
-from fednlp.deployment.session.outbox import RunOutbox
+from fednlp.deployment.session.replies import Inbox, RunOutbox
 
 _OWN = threading.local()
 _SLOW: list[tuple[type[Any], str]] = [

@@ -27,8 +27,7 @@ from fednlp.deployment.server import arrivals
 from fednlp.deployment.server.arrivals import Arrivals, Events
 from fednlp.deployment.server.federation import FOLDER, Federation
 from fednlp.deployment.server.run_directory import open_directory, run_name
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.servable import require_servable
 from fednlp.deployment.session.site_kinds import call_id
 from fednlp.deployment.session.waiting import Patience
@@ -41,6 +40,8 @@ from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 
 from .test_federation import Member, OneAtATime, allows, quiet, rounds
+
+pytestmark = pytest.mark.whole
 
 Make = Callable[..., Experiment]
 CLIENTS, M, K, FLUSHES = 5, 3, 2, 6
@@ -214,6 +215,7 @@ def untimed(run: RunDir) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.variants(2)
 def test_sites_that_answer_by_the_simulated_clock_end_in_its_weights(
     method: str, buffered: Make, populations: list[Population], tmp_path: Path
 ) -> None:
@@ -270,6 +272,7 @@ class Stuck(Gate):
         return True
 
 
+@pytest.mark.slow
 def test_a_site_that_is_removed_gives_its_place_to_others(buffered: Make, tmp_path: Path) -> None:
     made = buffered({"clients_per_round": 4, "evaluation.every": 1, "num_rounds": 8})
     shards = split_out(made.resolved(), tmp_path / "shards", quiet)
@@ -411,6 +414,7 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("moment", ["noted", "saved"])
 @pytest.mark.parametrize("count", [1, 4])
+@pytest.mark.variants(1)
 def test_a_server_that_is_killed_goes_on_with_the_same_flushes(
     moment: str,
     count: int,

@@ -17,12 +17,10 @@ from hypothesis import strategies as st
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.identity.access import Balancer
+from fednlp.deployment.identity.admission.balancer import LIFE, Balancer, Challenges, Proof, prove, proven
+from fednlp.deployment.identity.admission.organisation import Files
 from fednlp.deployment.identity.certificates import Material, certificate_pem, key_pem, new_key
-from fednlp.deployment.identity.credentials import balancer_credentials
 from fednlp.deployment.identity.enrolment import FOLDER
-from fednlp.deployment.identity.organisation import Files
-from fednlp.deployment.identity.proofs import LIFE, Challenges, Proof, prove, proven
 from fednlp.deployment.identity.site_registry import Register
 from fednlp.deployment.identity.tokens import JoinToken, token_text
 from fednlp.deployment.operate import join as joining
@@ -36,7 +34,7 @@ from .federation import Federation, enrol_message, request_pem, self_signed
 from .test_federation import OneAtATime, allows, quiet, rounds
 from .test_organisation import Organisation
 
-pytest.importorskip("grpc", reason="gRPC is not installed")
+grpc = pytest.importorskip("grpc", reason="gRPC is not installed")
 listening = importlib.import_module("fednlp.deployment.links.grpc.server")
 dialling = importlib.import_module("fednlp.deployment.links.grpc.client")
 Make = Callable[..., Experiment]
@@ -209,7 +207,7 @@ class Plain:
         import time
 
         self.federation = Federation(folder, time.time())
-        self.outside, self.credentials = outside, balancer_credentials(ca.read_bytes())
+        self.outside, self.credentials = outside, grpc.ssl_channel_credentials(ca.read_bytes())
         admission = self.federation.admission
         self.server = listening.serve(
             "127.0.0.1:0",

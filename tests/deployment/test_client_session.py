@@ -7,9 +7,8 @@ from unittest import mock
 
 import pytest
 
-from fednlp.deployment.session.call_preparation import ReadyCall
-from fednlp.deployment.session.client_session import ClientSession
-from fednlp.deployment.session.message_types import (
+from fednlp.deployment.session.client_session import ClientSession, ReadyCall
+from fednlp.deployment.session.messages import (
     Bye,
     Call,
     Finished,
@@ -24,11 +23,10 @@ from fednlp.deployment.session.message_types import (
     UploadChunk,
     Welcome,
     Withdrawn,
+    pack,
 )
-from fednlp.deployment.session.messages import pack
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.objects import ref_of
-from fednlp.deployment.session.outbox import Outbox
+from fednlp.deployment.session.objects import ObjectCache, ref_of
+from fednlp.deployment.session.replies import Outbox
 from fednlp.errors import ProtocolError, RunError
 
 from .ends import drain, welcome

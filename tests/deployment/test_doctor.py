@@ -15,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.cli import main
-from fednlp.deployment.identity.certificates import certificate_pem, new_key
-from fednlp.deployment.identity.credentials import server_credentials
+from fednlp.deployment.identity.certificates import certificate_pem, new_key, new_root
 from fednlp.deployment.identity.enrolment import store_address
-from fednlp.deployment.identity.issuing import new_root
 from fednlp.deployment.identity.site_identity import SiteIdentity
 from fednlp.deployment.identity.tokens import JoinToken
+from fednlp.deployment.links.grpc import server_credentials
 from fednlp.deployment.links.proxy import proxy_for, why_no_proxy
 from fednlp.deployment.operate import dial as steps
 from fednlp.deployment.operate.dial import connect, dial, resolve
@@ -37,7 +36,7 @@ from fednlp.deployment.operate.findings import (
     versions,
 )
 from fednlp.deployment.session.driver import PeerIdentity
-from fednlp.deployment.session.frames import CHUNK
+from fednlp.deployment.session.messages import CHUNK
 from fednlp.deployment.session.probe import Echo
 from fednlp.errors import IdentityError, RunError
 

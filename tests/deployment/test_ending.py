@@ -6,7 +6,7 @@ from pathlib import Path
 from fednlp.deployment.links.streams import LONGEST_WAIT
 from fednlp.deployment.server.ending import PATIENCE, await_shutdown_acks
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Finished
+from fednlp.deployment.session.messages import Finished
 
 from .ends import drain, greeting
 from .test_federation import Member

@@ -12,6 +12,8 @@ from fednlp.config import Experiment
 
 from .mosquitto import MOSQUITTO, Mosquitto
 
+pytestmark = pytest.mark.whole
+
 pytest.importorskip("grpc", reason="a deployment needs grpcio")
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -79,6 +81,7 @@ def test_kills_are_drawn_from_the_seed() -> None:
     assert {name for kill in by_broker for name in kill.victims} == {"a", "b", SERVER, BROKER}
 
 
+@pytest.mark.slow
 def test_by_way_of_a_broker_that_is_killed_too_a_federation_ends_as_the_simulation(
     small: Make, tmp_path: Path, broker: Mosquitto
 ) -> None:
@@ -90,6 +93,7 @@ def test_by_way_of_a_broker_that_is_killed_too_a_federation_ends_as_the_simulati
     assert found["restarts"]["broker"] >= 1
 
 
+@pytest.mark.slow
 def test_a_broker_that_ends_in_the_middle_of_a_round_changes_nothing(
     small: Make, tmp_path: Path, broker: Mosquitto
 ) -> None:
@@ -172,6 +176,7 @@ def test_a_bad_network_changes_nothing(small: Make, tmp_path: Path) -> None:
     assert found["packets_lost"] > 0
 
 
+@pytest.mark.slow
 def test_a_slow_site_and_one_that_stands_still_are_waited_for(small: Make, tmp_path: Path) -> None:
     from survival.site_faults import slow
 
@@ -201,6 +206,7 @@ def test_clocks_may_be_wrong_by_a_day(small: Make, tmp_path: Path) -> None:
     assert found["clocks_off"] == [-DAY, DAY]
 
 
+@pytest.mark.slow
 def test_sites_that_die_in_a_secure_sum_come_back_into_it(small: Make, tmp_path: Path) -> None:
     from survival.site_faults import PHASES, secure
 

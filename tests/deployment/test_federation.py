@@ -33,6 +33,8 @@ from fednlp.models.adapters import is_adapted
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 METHODS: dict[str, dict[str, Any]] = {
@@ -62,15 +64,15 @@ METHODS: dict[str, dict[str, Any]] = {
     },
     "splitbert": {"model.train": {"personal": ["head"]}, "client.finetune_steps": 2},
 }
-FEW = (
-    "fedprox",
+OFTEN = (
+    "splitbert",
     "ditto",
-    "8 bits",
+    "fedprox",
     "pull nothing",
     "pull and push half of the parameters",
     "exact lora",
-    "splitbert",
 )
+"""Those whose sites keep different models; the others are in tests/laws."""
 NO_GLOBAL_MODEL = ("pull and push", "pull and push half of the parameters", "splitbert")
 """Their models are at the sites, and the server's test set is not: there is no global test."""
 
@@ -169,13 +171,8 @@ def rounds(run: RunDir) -> list[dict[str, Any]]:
     return lines
 
 
-@pytest.mark.parametrize(
-    "method",
-    [
-        name if name in FEW else pytest.param(name, marks=pytest.mark.slow)  # as in tests/laws
-        for name in METHODS
-    ],
-)
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("method", OFTEN)
 def test_a_deployment_is_the_simulation(
     method: str, experiment: Make, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -234,6 +231,7 @@ def _files(folder: Path) -> dict[str, bytes]:
         {"aggregator": {"name": "median"}, "algorithm.weighting": "uniform"},
     ],
 )
+@pytest.mark.variants(1)
 def test_a_server_that_gives_memory_back_ends_as_the_simulation(
     method: dict[str, Any], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,7 @@ from fednlp.data.labels import with_labels
 from fednlp.deployment.operate.shards import TRAIN, split_out
 from fednlp.deployment.server.components import server_components
 from fednlp.deployment.server.remote_labels import PSEUDO as REMOTE_PSEUDO
-from fednlp.deployment.session.message_types import Reply
-from fednlp.deployment.session.messages import from_client
+from fednlp.deployment.session.messages import Reply, from_client
 from fednlp.deployment.session.servable import require_servable
 from fednlp.deployment.session.setup import ENCODER_FILES, Ready, Setup, model_files, read_experiment
 from fednlp.deployment.site.disclosure import redact_labels
@@ -101,6 +100,7 @@ def known_between_machines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for name in METHODS
     ],
 )
+@pytest.mark.slow
 def test_a_deployment_is_the_simulation(method: str, experiment: Make, encoder: None, tmp_path: Path) -> None:
     made = experiment(SETTINGS | METHODS[method])
     simulated = fednlp.run(made, tmp_path / "simulated")
@@ -149,6 +149,7 @@ def test_shards_hold_the_gold_labels_alone(experiment: Make, tmp_path: Path) -> 
     require_servable(shards.experiment)
 
 
+@pytest.mark.slow
 def test_machines_that_are_killed_end_as_the_simulation(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

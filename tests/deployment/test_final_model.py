@@ -14,8 +14,7 @@ from fednlp.config import parse
 from fednlp.deployment.operate.homes import used_folder
 from fednlp.deployment.server.ending import FinalModels, await_shutdown_acks
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Bye, Call, Finished, ObjectRef, Reply, Stored
-from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.messages import Bye, Call, Finished, ObjectRef, Reply, Stored, pack
 from fednlp.deployment.session.servable import servable
 from fednlp.deployment.session.setup import Setup, sections_for_sites
 from fednlp.deployment.site import participate

@@ -11,8 +11,7 @@ from fednlp.deployment.server import gathering
 from fednlp.deployment.server.gathering import Gathering
 from fednlp.deployment.session import waiting
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call, Reply
-from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.messages import Call, Reply, pack
 from fednlp.deployment.session.setup import Setup
 from fednlp.partition import Partition
 

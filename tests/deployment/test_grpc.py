@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 
 import pytest
 
-from fednlp.deployment.identity.proofs import Challenges
+from fednlp.deployment.identity.admission.balancer import Challenges
 from fednlp.deployment.links import streams
 from fednlp.deployment.links.limited_log import MOST_OF_ONE
-from fednlp.deployment.session.message_types import Call, Stored
-from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.messages import Call, Stored, pack
 from fednlp.errors import RunError
 
 grpc = pytest.importorskip("grpc", reason="a deployment needs grpcio")

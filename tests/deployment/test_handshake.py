@@ -10,17 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from fednlp.deployment.identity.ca import SERVER_NAME
 from fednlp.deployment.identity.certificates import (
+    SERVER_NAME,
     Material,
     certificate_pem,
     key_pem,
     load_certificate,
     new_key,
-)
-from fednlp.deployment.identity.credentials import (
-    channel_credentials,
-    server_credentials,
 )
 from fednlp.deployment.identity.site_identity import SiteIdentity
 from fednlp.errors import RunError
@@ -29,6 +25,7 @@ from .federation import DAY, Federation, enrol_message, refusal, request_pem, se
 from .tls import handshake
 
 pytest.importorskip("grpc", reason="gRPC is not installed")
+links = importlib.import_module("fednlp.deployment.links.grpc")
 listening = importlib.import_module("fednlp.deployment.links.grpc.server")
 dialling = importlib.import_module("fednlp.deployment.links.grpc.client")
 
@@ -108,7 +105,7 @@ def serving(federation: Federation) -> Iterator[str]:
     """A server that greets every site by its name; gives its address."""
     running = listening.serve(
         "127.0.0.1:0",
-        server_credentials(lambda: federation.admission.material()),
+        links.server_credentials(lambda: federation.admission.material()),
         lambda peer, wake: Greeting(federation.admission.authorise(peer.certificate).name.encode()),
         lambda peer, message: federation.admission.enrol(peer.certificate, message),
     )
@@ -122,14 +119,14 @@ def who(address: str, material: Material) -> bytes:
     """The name by which the server greets."""
     greeting = Greeting()
     connecting = dialling.connect(
-        address, lambda: channel_credentials(material), lambda wake: greeting, server_name=SERVER_NAME
+        address, lambda: links.channel_credentials(material), lambda wake: greeting, server_name=SERVER_NAME
     )
     asyncio.run(connecting)
     return greeting.heard
 
 
 def enrol(address: str, material: Material, message: bytes = b"") -> bytes:
-    return dialling.enrol(address, channel_credentials(material), message, server_name=SERVER_NAME)
+    return dialling.enrol(address, links.channel_credentials(material), message, server_name=SERVER_NAME)
 
 
 def refused(address: str, material: Material) -> bool:

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from fednlp.deployment.session.client_session import ClientSession
-from fednlp.deployment.session.frames import join
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import (
+from fednlp.deployment.session.messages import (
     Call,
     Get,
     Hello,
@@ -23,8 +22,9 @@ from fednlp.deployment.session.message_types import (
     UploadChunk,
     Welcome,
     Withdrawn,
+    make_frame,
+    pack,
 )
-from fednlp.deployment.session.messages import pack
 from fednlp.errors import ProtocolError
 
 from .driven import session_in
@@ -115,7 +115,7 @@ def test_what_a_client_may_not_say(hub: Hub, frames: list[Any], message: str) ->
 
 def test_nothing_is_heard_before_a_hello(hub: Hub) -> None:
     session = hub.session(0, lambda: None, lambda: 0.0)
-    for frame in (pack(Reply("1.0.train", {})), join(3, b"[" * (1 << 20)), join(3, b"")):
+    for frame in (pack(Reply("1.0.train", {})), make_frame(3, b"[" * (1 << 20)), make_frame(3, b"")):
         with pytest.raises(ProtocolError, match="a Reply out of turn"):
             session.receive(frame)
 

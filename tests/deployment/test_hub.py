@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import (
+from fednlp.deployment.session.hub import Hub, ServerSession
+from fednlp.deployment.session.messages import (
     Bye,
     Call,
     Finished,
@@ -21,10 +21,9 @@ from fednlp.deployment.session.message_types import (
     UploadChunk,
     Welcome,
     Withdrawn,
+    pack,
 )
-from fednlp.deployment.session.messages import pack
 from fednlp.deployment.session.objects import Partial, ref_of
-from fednlp.deployment.session.server_session import ServerSession
 from fednlp.errors import ProtocolError, RunError
 
 from .disks import FailingDisk, unreadable
@@ -394,7 +393,7 @@ def test_a_reply_that_is_on_its_way_to_the_disk_is_not_given_up(
     """With FedBuff a site's time may be over while its update is synced."""
     later: list[Any] = []
     hub = Hub(tmp_path / "hub", "run", later.append)
-    hub.storing.eager = False
+    hub.eager = False
     session = arriving(hub, tmp_path)
     partial_sync = Partial.sync
 

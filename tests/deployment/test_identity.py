@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fednlp.deployment.identity.admission.federation import MOST_MESSAGE_BYTES, EnrolRequest
 from fednlp.deployment.identity.certificates import (
     certificate_pem,
     key_id,
@@ -19,10 +20,8 @@ from fednlp.deployment.identity.certificates import (
     new_key,
     public_key,
 )
-from fednlp.deployment.identity.enrolment import MOST_MESSAGE_BYTES, EnrolRequest
-from fednlp.deployment.identity.invitations import invitation_certificate
 from fednlp.deployment.identity.site_identity import Membership, SiteIdentity
-from fednlp.deployment.identity.tokens import JoinToken
+from fednlp.deployment.identity.tokens import JoinToken, invitation_certificate
 from fednlp.errors import IdentityError, RunError
 
 from .federation import ADDRESS, DAY, NOW, Federation, enrol_message, refusal, request_pem, self_signed
@@ -147,14 +146,15 @@ def test_renewal_is_due_in_the_last_third_and_the_key_stays(tmp_path: Path) -> N
     federation = Federation(tmp_path)
     site = federation.joined()
     first = site.material()
-    assert not site.renewal_due(NOW + 58 * DAY)
-    assert site.renewal_due(NOW + 62 * DAY)
-    federation.time += 62 * DAY
+    federation.time = NOW + 58 * DAY
+    assert not site.renewal_due()
+    federation.time = NOW + 62 * DAY
+    assert site.renewal_due()
     federation.renew(site)
     second = site.material()
     assert second.key == first.key
     assert second.chain != first.chain
-    assert not site.renewal_due(federation.time)
+    assert not site.renewal_due()
     for certificate in (first.chain, second.chain):
         assert federation.admission.authorise(certificate).client == 0
 

@@ -21,6 +21,7 @@ if "join" in sys.orig_argv:
 """
 
 
+@pytest.mark.slow
 def test_a_site_has_trained_without_heavy_libraries(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,11 +14,11 @@ from cryptography import x509
 from fednlp.cli import main
 from fednlp.deployment.identity.access import IDENTITY, Access, access_of
 from fednlp.deployment.identity.certificates import Material
-from fednlp.deployment.identity.credentials import server_credentials
 from fednlp.deployment.identity.enrolment import invite, store_address
 from fednlp.deployment.identity.tokens import JoinToken
+from fednlp.deployment.links.grpc import server_credentials
 from fednlp.deployment.operate import enrolling, join
-from fednlp.deployment.operate.explain import Explainer, likely
+from fednlp.deployment.operate.dial import Explainer, likely
 from fednlp.deployment.operate.join import enrolled_folder, site_file
 from fednlp.errors import ConfigError, FednlpError, IdentityError, RunError
 

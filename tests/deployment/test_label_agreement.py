@@ -20,9 +20,9 @@ from fednlp.deployment.server import label_agreement
 from fednlp.deployment.server.federation import FOLDER
 from fednlp.deployment.server.label_agreement import agree
 from fednlp.deployment.server.run_directory import open_directory
+from fednlp.deployment.session.call_ids import client_of
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.inbox import client_of
-from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.messages import Call
 from fednlp.deployment.site.data import UnfitSiteData, open_site_data
 from fednlp.deployment.site.label_telling import LONGEST_LABEL, MOST_LABELS, examine_labels, tell_labels
 from fednlp.deployment.site.policy import parse_policy
@@ -30,6 +30,8 @@ from fednlp.errors import RunError
 from fednlp.simulation.precision import with_precision
 
 from .test_federation import Member, deploy, quiet, rounds
+
+pytestmark = pytest.mark.whole
 
 Make = Callable[..., Experiment]
 TELLS = {"tell_labels": True}

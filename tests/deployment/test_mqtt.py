@@ -33,8 +33,7 @@ from fednlp.deployment.operate import enrolling
 from fednlp.deployment.operate import join as joining
 from fednlp.deployment.operate.serve import Listening, serve
 from fednlp.deployment.operate.shards import split_out
-from fednlp.deployment.session.message_types import Call, Get
-from fednlp.deployment.session.messages import from_server, pack
+from fednlp.deployment.session.messages import Call, Get, from_server, pack
 from fednlp.deployment.session.probe import WHOLE, Echo, Probe
 from fednlp.simulation.callback import NullCallback
 
@@ -46,7 +45,7 @@ from .mosquitto import MOSQUITTO, Mosquitto
 from .test_federation import OneAtATime, allows, quiet, rounds
 from .throwaway import SERVER, Authority
 
-pytestmark = pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")
+pytestmark = [pytest.mark.whole, pytest.mark.skipif(MOSQUITTO is None, reason="mosquitto is not installed")]
 
 
 @pytest.fixture(scope="module")
@@ -549,6 +548,7 @@ def test_a_broker_that_is_not_there_is_named(tmp_path: Path, authority: Authorit
     ],
     ids=["8 bits", "scaffold"],
 )
+@pytest.mark.variants(1)
 def test_a_federation_by_way_of_a_broker_is_the_simulation(
     settings: dict[str, Any],
     broker: Mosquitto,

@@ -76,6 +76,7 @@ class _Watch(NullCallback):
 
 
 @pytest.mark.parametrize("kills", [[], [(2, "train", 1), (3, "train", 1), (4, "train", 2)]])
+@pytest.mark.variants(1)
 def test_the_population_grows_and_the_rounds_are_those_of_a_simulation(
     kills: list[tuple[int, str, int]], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

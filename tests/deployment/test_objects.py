@@ -11,10 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednlp.deployment.session.message_types import ObjectRef
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.objects import Partial, ref_of, write_object
-from fednlp.deployment.session.offers import ObjectFile
+from fednlp.deployment.session.messages import ObjectRef
+from fednlp.deployment.session.objects import ObjectCache, ObjectFile, Partial, ref_of, write_object
 from fednlp.errors import RunError
 
 from .disks import unreadable

@@ -15,8 +15,8 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
 )
 
+from fednlp.deployment.identity.admission.organisation import Files, OrganisationAdmission
 from fednlp.deployment.identity.certificates import certificate_pem, common_name, new_key
-from fednlp.deployment.identity.organisation import Files, OrganisationAdmission
 from fednlp.deployment.identity.site_registry import Register
 from fednlp.errors import IdentityError
 

@@ -23,6 +23,8 @@ from fednlp.simulation.callback import NullCallback
 from .chromium import Tab, chromium
 from .watched import append, line, run_directory, status
 
+pytestmark = pytest.mark.whole
+
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 server = importlib.import_module("fednlp.deployment.operate.page.server")

@@ -11,8 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fednlp.config.sections import Section
-from fednlp.deployment.site.device import Device
-from fednlp.deployment.site.policy import SitePolicy, load_policy, parse_policy
+from fednlp.deployment.site.policy import Device, SitePolicy, load_policy, parse_policy
 from fednlp.deployment.site.template import write_template
 from fednlp.errors import ConfigError, RunError
 

@@ -18,6 +18,8 @@ from fednlp.models.pretrained import load_tokenizer
 from fednlp.simulation.components import make_task, open_data
 from fednlp.simulation.start_model import start_model
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 

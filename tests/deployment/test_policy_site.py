@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from fednlp.config import Experiment
 from fednlp.deployment.server.components import server_components
-from fednlp.deployment.session.message_types import Call, ObjectRef
-from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.messages import Call, ObjectRef, pack
 from fednlp.deployment.session.objects import ref_of
 from fednlp.deployment.session.setup import Setup, model_files
 from fednlp.deployment.site import participate

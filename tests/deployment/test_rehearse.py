@@ -45,6 +45,7 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_rehearsal_that_is_killed_goes_on_and_ends_as_the_simulation(
     experiment: Make, tmp_path: Path
 ) -> None:

@@ -11,12 +11,11 @@ import pytest
 
 from fednlp.deployment.identity.access import Access, access_of
 from fednlp.deployment.identity.certificates import load_certificate
-from fednlp.deployment.identity.credentials import channel_credentials, server_credentials
-from fednlp.deployment.identity.renewal import EVERY, keep_renewed, renew_if_due
+from fednlp.deployment.identity.site_identity import EVERY
 from fednlp.deployment.links import streams
-from fednlp.deployment.session.call_preparation import ReadyCall
+from fednlp.deployment.session.client_session import ReadyCall
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.messages import Call
 from fednlp.errors import IdentityError, RunError
 
 from .driven import session_in
@@ -60,7 +59,7 @@ def test_a_site_that_runs_for_two_years_has_a_certificate_on_every_day(federatio
         return federation.call(site.material().chain)(message)
 
     key = site.material().key
-    keep_renewed(site, ask, waiting(federation, 730, each), federation.now, lines.append)
+    site.keep_renewed(ask, waiting(federation, 730, each), lines.append)
     assert lines == ["the certificate is renewed"] * len(lines)
     assert 11 <= len(lines) <= 13, "once in two months"
     assert len(seen) == len(lines) + 1
@@ -75,7 +74,7 @@ def test_a_server_that_is_away_for_weeks_is_asked_until_it_is_back(federation: F
             raise RunError("nothing listens there")
         return federation.call(site.material().chain)(message)
 
-    keep_renewed(site, ask, waiting(federation, 100), federation.now, lines.append)
+    site.keep_renewed(ask, waiting(federation, 100), lines.append)
     assert lines[0] == "the certificate could not be renewed yet: nothing listens there"
     assert 20 < len(lines) < 30
     assert lines[-1] == "the certificate is renewed"
@@ -84,9 +83,7 @@ def test_a_server_that_is_away_for_weeks_is_asked_until_it_is_back(federation: F
 def test_a_removed_site_goes_on_until_its_connection_is_refused(federation: Federation) -> None:
     site, lines = federation.joined(), list[str]()
     federation.admission.register.remove("north")
-    keep_renewed(
-        site, federation.call(site.material().chain), waiting(federation, 62), federation.now, lines.append
-    )
+    site.keep_renewed(federation.call(site.material().chain), waiting(federation, 62), lines.append)
     assert all("the server refuses: the site north was removed" in line for line in lines)
     assert lines
 
@@ -103,13 +100,14 @@ def test_a_certificate_that_has_expired_is_not_shown(federation: Federation, tmp
     with pytest.raises(IdentityError, match=r"expired on 2026-05-30 .* set the clock, or ask"):
         access.material()
     with pytest.raises(IdentityError, match="expired on 2026-05-30"):
-        renew_if_due(access.identity, federation.call(b""), federation.time, print)
+        access.identity.renew_if_due(federation.call(b""), print)
 
 
 class Live:
     """A real server on loopback, and a site that runs in a thread."""
 
     def __init__(self, folder: Path) -> None:
+        self.links = importlib.import_module("fednlp.deployment.links.grpc")
         self.server_link = importlib.import_module("fednlp.deployment.links.grpc.server")
         self.link = importlib.import_module("fednlp.deployment.links.grpc.client")
         self.folder, self.shown = folder, list[bytes]()
@@ -134,7 +132,7 @@ class Live:
 
         self.server = self.server_link.serve(
             f"127.0.0.1:{self.port}",
-            server_credentials(admission.material),
+            self.links.server_credentials(admission.material),
             session,
             lambda peer, message: admission.enrol(peer.certificate, message),
         )
@@ -149,7 +147,7 @@ class Live:
     def run(self) -> None:
         connecting = self.link.connect(
             f"127.0.0.1:{self.port}",
-            lambda: channel_credentials(self.access.material()),
+            lambda: self.links.channel_credentials(self.access.material()),
             self.session.begin,
             on_state=self.lines.append,
             server_name=self.access.server_name,
@@ -157,7 +155,7 @@ class Live:
         asyncio.run(connecting)
 
     def enrol(self, message: bytes) -> bytes:
-        credentials = channel_credentials(self.access.material())
+        credentials = self.links.channel_credentials(self.access.material())
         answer: bytes = self.link.enrol(
             f"127.0.0.1:{self.port}", credentials, message, server_name=self.access.server_name
         )
@@ -186,8 +184,8 @@ def test_a_site_renews_between_two_updates_and_the_next_connection_shows_it(live
     live.federation.time += 61 * DAY
     identity = live.access.identity
     assert identity is not None
-    assert identity.renewal_due(live.federation.time)
-    renew_if_due(identity, live.enrol, live.federation.time, live.lines.append)
+    assert identity.renewal_due()
+    identity.renew_if_due(live.enrol, live.lines.append)
     live.hub.ask(0, Call("2.0.train", {}), len(SERVED))
     second = live.hub.take(60)
     assert len(live.shown) == 1, "one connection"

@@ -8,11 +8,10 @@ from random import Random
 import pytest
 
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.session import offers
-from fednlp.deployment.session.call_preparation import ReadyCall
-from fednlp.deployment.session.client_session import ClientSession
+from fednlp.deployment.session import objects
+from fednlp.deployment.session.client_session import ClientSession, ReadyCall
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import (
+from fednlp.deployment.session.messages import (
     Call,
     ObjectChunk,
     ObjectRef,
@@ -21,10 +20,12 @@ from fednlp.deployment.session.message_types import (
     Stored,
     UploadChunk,
     Welcome,
+    from_client,
+    from_server,
+    pack,
 )
-from fednlp.deployment.session.messages import from_client, from_server, pack
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.outbox import Outbox
+from fednlp.deployment.session.objects import ObjectCache
+from fednlp.deployment.session.replies import Outbox
 
 from .ends import drain, greeting
 
@@ -104,7 +105,7 @@ class Pair:
 def test_what_is_stored_is_not_sent_again(
     count: int, end: int, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "CHUNK", CHUNK)
+    monkeypatch.setattr(objects, "CHUNK", CHUNK)
     pair = Pair(tmp_path / "pair")
     file = "server/inbox/1.0.train.*" if end == 0 else "objects/*.part"
 
@@ -131,7 +132,7 @@ def test_what_is_stored_is_not_sent_again(
 def test_a_damaged_part_is_fetched_again_and_a_damaged_object_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "CHUNK", CHUNK)
+    monkeypatch.setattr(objects, "CHUNK", CHUNK)
     pair = Pair(tmp_path / "pair")
     pair.move_until(lambda: bool(pair.link.sent[1] > 500))
     (part,) = (tmp_path / "pair" / "objects").iterdir()

@@ -10,18 +10,18 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment.operate.shards import split_out
-from fednlp.deployment.session.message_types import Call, Withdrawn
-from fednlp.deployment.session.messages import pack
+from fednlp.deployment.session.messages import Call, Withdrawn, pack
 from fednlp.deployment.session.setup import Again, Ready
-from fednlp.deployment.site.bound_run import BoundRun
-from fednlp.deployment.site.lost_state import STATE_IS_LOST, require_same_data
-from fednlp.deployment.site.participate import Participant
+from fednlp.deployment.site.participate import BoundRun, Participant
 from fednlp.deployment.site.policy import SitePolicy
+from fednlp.deployment.site.worker import STATE_IS_LOST, require_same_data
 from fednlp.errors import RunError
 
 from .ends import drain, welcome
 from .machines import Killed, Machines
 from .test_federation import METHODS, quiet, rounds
+
+pytestmark = pytest.mark.whole
 
 Make = Callable[..., Experiment]
 SETTINGS = {
@@ -68,6 +68,7 @@ class Losing(Machines):
 
 
 @pytest.mark.parametrize("lost", [None, ("setup.json",), ("start",)])
+@pytest.mark.variants(1)
 def test_a_site_without_state_goes_on_as_if_nothing_had_happened(
     lost: tuple[str, ...] | None, experiment: Make, tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_site_without_state_goes_on_as_if_nothing_had_happened(
 
 @pytest.mark.parametrize("lost", [None, ("record.bin",)])
 @pytest.mark.parametrize("method", ["ditto", "8 bits", "splitbert"])
+@pytest.mark.variants(1)
 def test_what_a_site_keeps_for_itself_begins_anew(
     method: str, lost: tuple[str, ...] | None, experiment: Make, tmp_path: Path
 ) -> None:
@@ -169,11 +171,12 @@ def test_another_run_takes_another_token(bound: bool, tmp_path: Path) -> None:
     class Site:
         run = "first"
 
-    note = BoundRun(tmp_path, "invitation:1" if bound else None)
+    invitation = "invitation:1" if bound else None
+    note = BoundRun(tmp_path, invitation)
     note.write("first")
     note.write("second")
     assert note.read() == ("first" if bound else None)
-    part = Participant(tmp_path, Site(), note, quiet)  # type: ignore[arg-type]
+    part = Participant(tmp_path, Site(), invitation, quiet)  # type: ignore[arg-type]
     part.session.begin(lambda: None)
     assert [one.run for one in drain(part.session)] == ["first"]
     part.session.receive(welcome(run="second"))

@@ -24,9 +24,8 @@ from fednlp.deployment.server.round_log import RoundLog
 from fednlp.deployment.server.run_directory import run_name
 from fednlp.deployment.server.site_engine import SiteEngine
 from fednlp.deployment.session import waiting
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call, Reply
+from fednlp.deployment.session.hub import Hub, StoredReply
+from fednlp.deployment.session.messages import Call, Reply
 from fednlp.deployment.session.waiting import Patience
 from fednlp.deployment.site.participate import Participant
 from fednlp.deployment.site.policy import SitePolicy
@@ -40,6 +39,8 @@ from fednlp.training.local import LocalTrainer
 
 from .machines import Killed, Machines, Process
 from .test_federation import quiet, rounds
+
+pytestmark = pytest.mark.whole
 
 Make = Callable[..., Experiment]
 SETTINGS: dict[str, Any] = {
@@ -89,6 +90,7 @@ class Stubborn(Machines):
 
 
 @pytest.mark.parametrize("protocol", ["none", "secagg"])
+@pytest.mark.variants(1)
 def test_a_round_that_came_to_nothing_is_begun_again(
     protocol: str, experiment: Make, tmp_path: Path, trained: Counter[tuple[int, int]]
 ) -> None:
@@ -352,6 +354,7 @@ class Closing(RoundLog):
             raise Killed
 
 
+@pytest.mark.slow
 def test_the_first_to_deliver_count_and_a_killed_server_keeps_to_that(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -27,6 +27,8 @@ from .machines import Machines
 from .secure_rig import PROTOCOLS, STEPS_OF
 from .test_federation import quiet, rounds
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Split = Callable[[Experiment], Shards]
 SETTINGS: dict[str, Any] = {
@@ -61,6 +63,7 @@ def shards_of(made: Experiment, folder: Path) -> Shards:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.variants(1)
 def test_a_deployment_is_the_simulation_and_goes_on_wherever_it_is_killed(
     protocol: str, experiment: Make, tmp_path: Path, trained: Counter[tuple[int, int]]
 ) -> None:
@@ -104,6 +107,7 @@ def test_a_deployment_is_the_simulation_and_goes_on_wherever_it_is_killed(
 
 @pytest.mark.parametrize("lost", [{"keys": 0, "train": 1}, {"shares": 2, "last": 3}])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.variants(1)
 def test_without_those_that_vanish_the_sum_is_that_of_the_others(
     protocol: str, lost: dict[str, int], experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -252,6 +256,7 @@ def memory_of(process: int) -> Iterator[bytes]:
                 yield from (page for page in pages if np.frombuffer(page, np.uint8).any())
 
 
+@pytest.mark.slow
 def test_an_update_is_never_in_the_server_s_memory(
     experiment: Make, tmp_path: Path, planted: list[bytes]
 ) -> None:

@@ -13,7 +13,7 @@ import torch
 
 from fednlp.config import Experiment
 from fednlp.deployment.server.secure_sums import Asking, SecureSessions
-from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.messages import Call
 from fednlp.deployment.session.secure_messages import steps_of, to_json
 from fednlp.deployment.session.secure_terms import RoundTerms, spec_of, terms_of
 from fednlp.deployment.session.setup import MOST_EXAMPLES

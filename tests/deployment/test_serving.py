@@ -14,10 +14,10 @@ from cryptography import x509
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.identity import renewal
+from fednlp.deployment.identity import site_identity as renewal
+from fednlp.deployment.identity.admission.organisation import Files
 from fednlp.deployment.identity.certificates import new_key
 from fednlp.deployment.identity.enrolment import FOLDER, federation_folder
-from fednlp.deployment.identity.organisation import Files
 from fednlp.deployment.identity.site_identity import SiteIdentity
 from fednlp.deployment.identity.site_registry import Register
 from fednlp.deployment.operate.shards import Shards
@@ -99,7 +99,7 @@ def test_sites_with_tokens_renew_while_they_take_part(
     """Each looks often, and finds its certificate due until it has renewed it twice: the rounds go on meanwhile."""
     renewals: dict[str, int] = {}
 
-    def due(identity: SiteIdentity, now: float) -> bool:
+    def due(identity: SiteIdentity) -> bool:
         member = identity.membership
         assert member is not None
         renewals[member.site] = renewals.get(member.site, 0) + 1

@@ -5,12 +5,14 @@ from shutil import rmtree
 
 import pytest
 
-from fednlp.deployment.session import offers
+from fednlp.deployment.session import objects
 from fednlp.errors import ProtocolError
 
 from .disks import Disk
 from .slow_disks import make_slow
 from .world import World
+
+pytestmark = pytest.mark.whole
 
 FAULTY, MOST_STEPS = 400, 20_000
 
@@ -37,21 +39,23 @@ def live_through(folder: Path, seed: int, monkeypatch: pytest.MonkeyPatch, slow:
 
 
 @pytest.mark.parametrize("block", range(4))
+@pytest.mark.variants(1)
 def test_each_call_is_answered_once_whatever_fails(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "CHUNK", 100)
+    monkeypatch.setattr(objects, "CHUNK", 100)
     for seed in range(block * 25, (block + 1) * 25):
         live_through(tmp_path / str(seed), seed, monkeypatch)
         rmtree(tmp_path / str(seed))
 
 
 @pytest.mark.parametrize("block", range(4))
+@pytest.mark.variants(1)
 def test_a_round_that_goes_on_while_the_disks_are_slow_is_as_safe(
     block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An update is used before it is on the server's disk, and sent before it is on the site's."""
-    monkeypatch.setattr(offers, "CHUNK", 100)
+    monkeypatch.setattr(objects, "CHUNK", 100)
     make_slow(monkeypatch)
     for seed in range(block * 25, (block + 1) * 25):
         live_through(tmp_path / str(seed), seed, monkeypatch, slow=True)
@@ -62,7 +66,7 @@ def test_a_round_that_goes_on_while_the_disks_are_slow_is_as_safe(
 def test_each_call_is_answered_once_in_thousands_of_lives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(offers, "CHUNK", 100)
+    monkeypatch.setattr(objects, "CHUNK", 100)
     for seed in range(1000, 6000):
         live_through(tmp_path / str(seed), seed, monkeypatch)
         rmtree(tmp_path / str(seed))

@@ -20,10 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from fednlp.cli import main
 from fednlp.deployment.identity.certificates import certificate_pem, load_certificate, load_request, new_key
 from fednlp.deployment.identity.enrolment import federation_folder, stored_address
-from fednlp.deployment.identity.invitations import invitation_certificate, invitation_root
 from fednlp.deployment.identity.names import site_name
 from fednlp.deployment.identity.site_registry import Register, Site
-from fednlp.deployment.identity.tokens import JoinToken, token_text
+from fednlp.deployment.identity.tokens import JoinToken, invitation_certificate, invitation_root, token_text
 from fednlp.errors import IdentityError, RunError
 
 from .federation import ADDRESS, DAY, NOW, Federation, request_pem, self_signed

@@ -22,12 +22,10 @@ from fednlp.config import parse
 from fednlp.deployment.identity.enrolment import FOLDER
 from fednlp.deployment.operate.overview import Overview
 from fednlp.deployment.server import status_writer
-from fednlp.deployment.server.site_activity import SiteActivity, site_state
 from fednlp.deployment.server.status import STALE, Status, read_status, write_status
-from fednlp.deployment.server.status_writer import StatusWriter
-from fednlp.deployment.session.calls import Presence
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.server.status_writer import SiteActivity, StatusWriter, site_state
+from fednlp.deployment.session.hub import Hub, Presence
+from fednlp.deployment.session.messages import Call
 from fednlp.errors import RunError
 from fednlp.privacy.dp import DPMechanism
 from fednlp.simulation.callback import NullCallback
@@ -200,7 +198,7 @@ def test_what_the_server_writes(directory: RunDir) -> None:
     ]
 
     members[1].state = "enrolled"
-    hub.client(0).session = Session()  # type: ignore[assignment]
+    hub._client(0).session = Session()  # type: ignore[assignment]
     for client in (0, 1):
         hub.ask(client, Call(f"1.{client}.train", {}, {}))
     watched = writer.watched(NullCallback())

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from fednlp.deployment.identity.enrolment import kind_of
-from fednlp.deployment.identity.register_file import RegisterFile
+from fednlp.deployment.identity.site_registry import Register
 from fednlp.deployment.server.run_directory import run_name
 from fednlp.deployment.site.policy import load_policy
 from fednlp.errors import FednlpError
 
 READERS: list[tuple[str, Callable[[Path], Any]]] = [
-    ("federation/sites.json", lambda folder: RegisterFile(folder / "federation").read()),
+    ("federation/sites.json", lambda folder: Register(folder / "federation").sites()),
     ("federation/server.json", lambda folder: kind_of(folder / "federation")),
     ("federation/run.json", lambda folder: run_name(SimpleNamespace(folder=folder))),  # type: ignore[arg-type]
     ("site.toml", lambda folder: load_policy(folder / "site.toml")),

@@ -37,6 +37,8 @@ from .secure_rig import DIGEST, PROTOCOLS, STEPS_OF
 from .test_federation import allows, deploy, rounds
 from .test_secure_deployment import SETTINGS, shards_of, weights
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 FEDERATED = SETTINGS | {"evaluation.federated": True, "evaluation.personal": False}
 TASK = TextClassification(("a", "b"))
@@ -77,6 +79,7 @@ def test_plain_sums_are_those_of_the_simulation(
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.variants(1)
 def test_secure_sums_are_those_of_the_simulation_whoever_is_killed(
     protocol: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +118,7 @@ def test_secure_sums_are_those_of_the_simulation_whoever_is_killed(
         assert [path.name for path in kept.iterdir()] == ["over.json"]
 
 
+@pytest.mark.slow
 def test_a_site_that_tells_no_scores_adds_to_masked_sums_alone(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +260,7 @@ def test_a_site_that_sends_nonsense_is_left_out(experiment: Make) -> None:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.variants(1)
 def test_losses_are_summed_under_the_masks_of_the_updates(
     protocol: str, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

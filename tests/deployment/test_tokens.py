@@ -10,11 +10,15 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.identity.certificates import new_key
-from fednlp.deployment.identity.invitations import invitation_certificate, invitation_key, invitation_root
-from fednlp.deployment.identity.issuing import EARLY, FIRST, LAST, new_root
+from fednlp.deployment.identity.certificates import EARLY, FIRST, LAST, new_key, new_root
 from fednlp.deployment.identity.names import server_address, site_name
-from fednlp.deployment.identity.tokens import SKEW, JoinToken
+from fednlp.deployment.identity.tokens import (
+    SKEW,
+    JoinToken,
+    invitation_certificate,
+    invitation_key,
+    invitation_root,
+)
 from fednlp.errors import IdentityError
 
 from .federation import ADDRESS, NOW, self_signed

@@ -6,9 +6,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.session.frames import CHUNK
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import (
+from fednlp.deployment.session.hub import Hub, ServerSession
+from fednlp.deployment.session.messages import (
+    CHUNK,
     Call,
     Get,
     ObjectRef,
@@ -17,10 +17,10 @@ from fednlp.deployment.session.message_types import (
     Stored,
     UploadChunk,
     Withdrawn,
+    from_server,
+    pack,
 )
-from fednlp.deployment.session.messages import from_server, pack
 from fednlp.deployment.session.objects import ref_of
-from fednlp.deployment.session.server_session import ServerSession
 from fednlp.deployment.session.transfer_limiter import PACE, PLACES, SPAN, TransferLimiter
 
 from .ends import drain, greeting

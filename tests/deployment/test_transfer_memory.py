@@ -7,14 +7,11 @@ from random import Random
 import pytest
 
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.session.call_preparation import ReadyCall
-from fednlp.deployment.session.client_session import ClientSession
-from fednlp.deployment.session.frames import CHUNK
+from fednlp.deployment.session.client_session import ClientSession, ReadyCall
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.objects import ref_of
-from fednlp.deployment.session.outbox import Outbox
+from fednlp.deployment.session.messages import CHUNK, Call
+from fednlp.deployment.session.objects import ObjectCache, ref_of
+from fednlp.deployment.session.replies import Outbox
 
 SIZE = 64 << 20
 

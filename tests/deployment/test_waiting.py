@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.deployment.session import waiting
-from fednlp.deployment.session.calls import StoredReply
+from fednlp.deployment.session.hub import StoredReply
 from fednlp.deployment.session.waiting import LOOK, Patience
 
 DAY = 24 * 3600.0

@@ -6,8 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from fednlp.deployment.identity.ca import SERVER_NAME
-from fednlp.deployment.identity.certificates import Material
+from fednlp.deployment.identity.certificates import SERVER_NAME, Material
 
 
 def context(side: int, material: Material) -> ssl.SSLContext:

@@ -7,13 +7,11 @@ from pathlib import Path
 from random import Random
 
 from fednlp.deployment.links.memory import MemoryLink
-from fednlp.deployment.session.call_preparation import ReadyCall
-from fednlp.deployment.session.client_session import ClientSession
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.outbox import Outbox
-from fednlp.deployment.session.server_session import ServerSession
+from fednlp.deployment.session.client_session import ClientSession, ReadyCall
+from fednlp.deployment.session.hub import Hub, ServerSession
+from fednlp.deployment.session.messages import Call
+from fednlp.deployment.session.objects import ObjectCache
+from fednlp.deployment.session.replies import Outbox
 
 from .disks import Disk
 from .slow_disks import Job

@@ -25,6 +25,8 @@ from fednlp.federated.transforms import RngKey
 from fednlp.federated.update import Update
 from fednlp.runtime.shared import PrivateRoom
 
+pytestmark = pytest.mark.whole
+
 KEY = RngKey(0, 3, 2)
 moves = st.lists(st.floats(0, 100), min_size=1, max_size=30)
 

@@ -38,6 +38,8 @@ from fednlp.simulation.prompt_search import gold_of, search_words, write_prompts
 from fednlp.simulation.trigger_search import FoundPattern, search_triggers
 from fednlp.tasks.prompt_classification import PromptClassification
 
+pytestmark = pytest.mark.whole
+
 LABELS = ("arts", "economy", "science", "sports")
 WORDS = [*(f"word{n}" for n in range(30)), *(f"{label}{n}" for label in LABELS for n in range(4)), *LABELS]
 PIECES = ["play", "playing", "##ing", "{", "}", "{}", ".", "word1word2"]

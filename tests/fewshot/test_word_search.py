@@ -117,6 +117,7 @@ SETTINGS: dict[str, Any] = {
 
 
 @pytest.mark.usefixtures("own_cache")
+@pytest.mark.slow
 def test_words_for_bbc_from_32_gold_labels(here: Path) -> None:
     import tomli_w
 

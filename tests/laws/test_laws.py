@@ -30,7 +30,7 @@ Stopping = Callable[..., AbstractContextManager[Callback]]
 _SIMULATED = ("hidden_truth", "cross_client_evaluation")
 """Keys of a round's line that no federation has."""
 
-pytestmark = [pytest.mark.usefixtures("same_workers"), pytest.mark.slow]
+pytestmark = [pytest.mark.usefixtures("same_workers"), pytest.mark.whole]
 
 
 @dataclass

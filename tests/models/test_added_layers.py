@@ -20,6 +20,8 @@ from fednlp.models.selection_spec import layer_places, parse_selection
 from fednlp.models.vocabulary import train_vocabulary
 from fednlp.training.model_layout import layout_of
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Path]
 SEQ2SEQ = "AutoModelForSeq2SeqLM"
 CONTROLLERS = ["encoder.layer.0,6", "decoder.layer.0,6"]

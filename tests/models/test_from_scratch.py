@@ -27,6 +27,8 @@ from fednlp.models.pretrained import (
 from fednlp.models.vocabulary import SMALLEST, SPECIAL, train_vocabulary
 from fednlp.training.model_layout import layout_of
 
+pytestmark = pytest.mark.whole
+
 
 def corpus(seed: int = 0) -> list[str]:
     rng = random.Random(seed)

@@ -94,6 +94,7 @@ def test_saved_models_load_with_the_auto_classes(model_class: str, tmp_path: Pat
     assert layout_of(new_model(str(tmp_path), model_class, settings_, {})) == layout_of(model)
 
 
+@pytest.mark.slow
 def test_a_fresh_process_loads_it_through_fednlp(tmp_path: Path) -> None:
     model_of("AutoModelForCausalLM").save_pretrained(tmp_path)
     code = (

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import tomli_w
@@ -13,6 +14,8 @@ import tomli_w
 import fednlp
 from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess
 from fednlp.startup.quick_import import SWITCH, quick_imports
+
+pytestmark = pytest.mark.whole
 
 HEAVY = (
     "accelerate",
@@ -54,6 +57,7 @@ def test_first_round_needs_no_heavy_library(document: Any, tmp_path: Path) -> No
     assert (done.returncode, done.stdout.strip()) == (7, "[]"), done.stderr
 
 
+@pytest.mark.slow
 def test_a_checkpoint_is_loaded_without_sympy(random_model: Callable[..., Path]) -> None:
     """PyTorch imports it for what it computes of shapes alone, as transformers does before it reads weights."""
     sources = [str(random_model(kind)) for kind in ("bert", "distilbert", "gpt2", "t5", "bart")]
@@ -68,6 +72,7 @@ def test_a_checkpoint_is_loaded_without_sympy(random_model: Callable[..., Path])
     assert done.stdout.split() == ["False"] * len(sources), done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_left_out_is_loaded_when_it_is_used() -> None:
     done = run(
         "import sys, torch\n"
@@ -151,6 +156,7 @@ def test_only_the_command_line_asks_for_it(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("switch", ["0", None])
+@pytest.mark.variants(1)
 def test_other_processes_import_as_usual(switch: str | None) -> None:
     """Those of a user who says so, and those of Python programs that import fednlp."""
     pytest.importorskip("pandas")
@@ -172,6 +178,7 @@ def test_other_processes_import_as_usual(switch: str | None) -> None:
 
 
 @pytest.mark.parametrize("method", ["lora", "prompt-tuning"])
+@pytest.mark.slow
 def test_adapters_train_in_two_workers_of_the_command_line(
     document: Any, tmp_path: Path, method: str
 ) -> None:
@@ -194,9 +201,14 @@ def test_a_worker_imports_quickly_unless_the_environment_says_otherwise(
 ) -> None:
     """Whoever started it, for nothing of the user's runs in it."""
     given = []
-    monkeypatch.setattr(subprocess, "Popen", lambda *_, env, **__: given.append(env[SWITCH]))
+
+    def started(*_: object, env: dict[str, str], **__: object) -> MagicMock:
+        given.append(env[SWITCH])
+        return MagicMock()
+
+    monkeypatch.setattr(subprocess, "Popen", started)
     monkeypatch.delenv(SWITCH, raising=False)
-    WorkerProcess(WorkerCommand(1, "none:none", 1, ()))._log.close()
+    WorkerProcess(WorkerCommand(1, "none:none", 1, ())).stop()
     monkeypatch.setenv(SWITCH, "0")
-    WorkerProcess(WorkerCommand(1, "none:none", 1, ()))._log.close()
+    WorkerProcess(WorkerCommand(1, "none:none", 1, ())).stop()
     assert given == ["1", "0"]

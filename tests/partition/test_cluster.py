@@ -7,8 +7,8 @@ import pytest
 
 from fednlp.errors import ModelError, PartitionError
 from fednlp.partition import PartitionSpec, make_partition
-from fednlp.partition.cluster import cluster_groups
 from fednlp.partition.embed import _cached, _key, embed
+from fednlp.partition.methods.cluster import cluster_groups
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "ball", "goal", "team", "bank", "stock", "price"]
 TEXTS = ["ball goal team", "bank", "stock price bank stock price", "", "team team", "goal bank"]
@@ -145,7 +145,7 @@ def test_clusters_that_are_apart_are_found():
 
 def test_many_texts_are_clustered_by_a_sample(monkeypatch):
     vectors, which = blobs(900)
-    monkeypatch.setattr("fednlp.partition.cluster._FITTED_AT_MOST", 30)
+    monkeypatch.setattr("fednlp.partition.methods.cluster._FITTED_AT_MOST", 30)
     train, _ = cluster_groups(vectors, vectors[:0], 3, seed=0)
     assert all(len(set(train[which == k])) == 1 for k in range(3))
 

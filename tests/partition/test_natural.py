@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import PartitionError
-from fednlp.partition.natural import field_groups, natural_owners
+from fednlp.partition.methods.natural import field_groups, natural_owners
 
 
 @given(st.lists(st.text(min_size=1).filter(str.strip), min_size=1, max_size=40))

@@ -23,6 +23,8 @@ from fednlp.partition import (
 )
 from fednlp.partition.plots import density
 
+pytestmark = pytest.mark.whole
+
 NAMES = {"divergence_matrix", "label_heatmap", "divergence_density", "size_density"}
 COUNTS = np.array([[5, 0, 1], [1, 4, 0], [2, 2, 2], [0, 0, 9]])
 

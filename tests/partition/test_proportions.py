@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fednlp.errors import PartitionError
+from fednlp.partition.methods.proportions import bin_scores, proportions_owners, score_bins
 from fednlp.partition.proportion_tables import columns_in_order, read_proportions
-from fednlp.partition.proportions import bin_scores, proportions_owners, score_bins
 
 # FedSplitBERT, Table I: MNLI over three clients; Table II: MRPC over ten, rounded as published.
 MNLI = "entailment,neutral,contradiction\n86%,5%,9%\n5%,90%,5%\n5%,5%,90%\n"

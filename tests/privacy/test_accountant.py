@@ -96,6 +96,7 @@ def test_the_fixed_curve_is_theorem_27_in_many_digits() -> None:
 
 
 @pytest.mark.parametrize(("sigma", "q", "rounds"), [(1.1, 0.005, 2000), (1.5, 0.1, 20), (4.0, 0.01, 10_000)])
+@pytest.mark.variants(1)
 def test_poisson_is_the_composed_privacy_loss_distribution(sigma: float, q: float, rounds: int) -> None:
     from dp_accounting.pld import privacy_loss_distribution as parts
 
@@ -201,6 +202,7 @@ def test_one_round_of_a_discrete_gaussian_is_covered(sigma: float) -> None:
     ("sampling", "target", "distance"),
     [("poisson", 0.5, None), ("poisson", 0.5, 0.0), ("fixed", 8.0, 0.001)],
 )
+@pytest.mark.variants(1)
 def test_the_noise_for_an_epsilon_reaches_it_and_no_more(
     sampling: Sampling, target: float, distance: float | None
 ) -> None:

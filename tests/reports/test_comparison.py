@@ -15,6 +15,8 @@ from fednlp.reports.table import Stat, Table, TableColumn, TableRow
 
 from .conftest import make_run
 
+pytestmark = pytest.mark.whole
+
 TRIALS = Table(
     (TableColumn("round_2", "Round 2", "share"),),
     (TableRow("FedAvg: lr = 1", None, 1, {"round_2": Stat((0.25,))}),),
@@ -83,6 +85,7 @@ def test_what_holds_no_runs_says_what_to_give(comparison: Path, tmp_path: Path) 
     assert not lacks_trials(comparison)
 
 
+@pytest.mark.slow
 def test_no_report_with_trials_is_lost(comparison: Path, tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", algorithm="fedprox")
     before = (comparison / "report" / "tuning.json").read_bytes()

@@ -10,6 +10,8 @@ from fednlp.reports.content import build
 from fednlp.reports.read import read_run
 from tests.reports.conftest import MakeRun
 
+pytestmark = pytest.mark.whole
+
 
 def scored(folder: Path, scores: list[float], tests: list[int]) -> Path:
     """Write the clients of a run anew."""

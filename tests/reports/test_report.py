@@ -22,6 +22,8 @@ from fednlp.reports.document import Code, Document, Fold, Grid, Heat, KeyValues,
 from fednlp.reports.html import to_html
 from fednlp.reports.markdown import to_markdown
 
+pytestmark = pytest.mark.whole
+
 NewRun = Callable[..., Path]
 
 SCRIPT = files("fednlp.reports").joinpath("report.js").read_text(encoding="utf-8")
@@ -130,6 +132,7 @@ def test_the_same_runs_give_the_same_bytes(folders: list[Path], tmp_path: Path) 
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
+@pytest.mark.slow
 def test_runs_on_other_texts_under_the_same_settings_are_named(new_run: NewRun, tmp_path: Path) -> None:
     """Runs of another data set, and of before digests were kept, are nobody's business."""
     data = [
@@ -186,6 +189,7 @@ def test_the_same_curve_is_drawn_once(new_run: NewRun, tmp_path: Path) -> None:
     assert not {"curve-personal", "cost-bytes-personal", "cost-time-personal"} & names
 
 
+@pytest.mark.slow
 def test_the_headline_says_which_method_is_shown_and_why(folders: list[Path], tmp_path: Path) -> None:
     markup = write_report(folders, tmp_path / "out")[0].read_text(encoding="utf-8")
     (headline,) = re.findall(r'<p class="headline">(.*?)</p>', markup)

@@ -17,6 +17,8 @@ from fednlp.reports.read import Run, read_run
 from fednlp.reports.render import to_text
 from fednlp.reports.table import Stat, compare_table
 
+pytestmark = pytest.mark.whole
+
 NewRun = Callable[..., Path]
 
 finite = st.floats(min_value=-1e6, max_value=1e6)
@@ -206,6 +208,7 @@ def test_memory_has_a_column_where_devices_or_labels_are_few(
 
 
 @pytest.mark.parametrize(("personalised", "shown"), [(True, True), (False, False)])
+@pytest.mark.variants(1)
 def test_clients_with_models_of_their_own_have_a_plain_mean_too(
     new_run: NewRun, tmp_path: Path, personalised: bool, shown: bool
 ) -> None:

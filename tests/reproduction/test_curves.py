@@ -28,6 +28,8 @@ from fednlp.reproduction.stored_pages import read_results
 
 from .made_up import pages_of, table_of
 
+pytestmark = pytest.mark.whole
+
 METHODS, SEEDS = ("a", "b", "local"), range(3)
 SOURCES = [(method, seed) for method in METHODS for seed in SEEDS]
 Points = Mapping[tuple[str, int], list[float]]

@@ -28,6 +28,8 @@ from fednlp.simulation.callback import NullCallback
 
 from .made_up import pages_of, table_of
 
+pytestmark = pytest.mark.whole
+
 METHODS, SEEDS = ("a", "b", "c"), 3
 SOURCES = [(method, seed) for method in METHODS for seed in range(SEEDS)]
 Found = Mapping[tuple[str, int], float]
@@ -378,6 +380,7 @@ def runs_in(out: Path) -> set[str]:
     return {f"{path.parent.name}/{path.name}" for path in out.glob("runs/*/*-seed*")}
 
 
+@pytest.mark.slow
 def test_two_machines_share_the_seeds_of_a_table(manifest: Path, here: Path) -> None:
     """The second makes what the first has not, and its pages are those of one who made all of it."""
     first, second, whole, last = here / "first", here / "second", here / "whole", here / "last"

@@ -26,6 +26,8 @@ from fednlp.simulation.callback import NullCallback
 
 from .made_up import pages_of, table_of
 
+pytestmark = pytest.mark.whole
+
 TABLES, METHODS, SEEDS = ("table1", "table2", "table3"), ("a", "b"), 3
 Figures = Mapping[str, Mapping[str, Mapping[int, float]]]
 """By table, row and seed."""

@@ -26,6 +26,8 @@ from fednlp.reproduction.results import Results
 from fednlp.reproduction.write import markdown_pages
 from fednlp.simulation.callback import NullCallback
 
+pytestmark = pytest.mark.whole
+
 Document = Callable[..., dict[str, Any]]
 
 REMEDY = "remove the folder, and run the command again"
@@ -285,6 +287,7 @@ def test_a_run_that_outlasts_the_budget_stops_after_a_round_and_goes_on(manifest
     assert findings(out)["figure1"]["state"] == "made"
 
 
+@pytest.mark.slow
 def test_a_folder_is_moved_with_its_runs_that_begin_with_a_model_in_it(
     manifest: Path, here: Path, outcome: Callable[[Path], dict[str, Any]]
 ) -> None:
@@ -369,6 +372,7 @@ def folder(here: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_damaged_run_does_not_stop_the_others(manifest: Path, here: Path) -> None:
     out = here / "out"
     reproduce(Request([str(manifest)], ["table1", "figure1"]), 3600, out)
@@ -631,6 +635,7 @@ def test_shared_runs_are_expected_once(manifest: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["summary.json", "resolved.toml", "rounds.jsonl"])
+@pytest.mark.variants(1)
 def test_a_damaged_run_is_named_and_the_others_are_made(manifest: Path, here: Path, name: str) -> None:
     out = here / "out"
     reproduce(Request([str(manifest)], ["table1"], most_seeds=1), 3600, out)

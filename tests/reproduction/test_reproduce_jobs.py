@@ -71,6 +71,7 @@ class Said(NullCallback):
         self.lines.append(text)
 
 
+@pytest.mark.slow
 def test_at_once_is_the_same_as_one_by_one(
     manifest: Path, here: Path, outcome: Callable[[Path], dict[str, Any]]
 ) -> None:

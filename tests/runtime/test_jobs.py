@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from fednlp import errors
 from fednlp.errors import ConfigError, DamagedError, FednlpError, RunError
 from fednlp.plugins import place_of
-from fednlp.runtime import job_process
-from fednlp.runtime.job_errors import Fault, as_error, as_message
-from fednlp.runtime.job_process import Interrupted, JobProcess, Share, shares
-from fednlp.runtime.jobs import Jobs
+from fednlp.runtime import jobs
+from fednlp.runtime.job import Fault, as_error, as_message
+from fednlp.runtime.jobs import Interrupted, JobProcess, Jobs, Share, _shares
 
 Call = Callable[..., Any]
 KINDS = sorted(
@@ -246,7 +245,7 @@ def test_an_interrupt_ends_what_is_being_done(
     how: str, path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first job's error interrupts the other, which is killed if it does not end."""
-    monkeypatch.setattr("fednlp.runtime.jobs.PATIENCE", 20.0 if how == "wait" else 0.5)
+    monkeypatch.setattr("fednlp.runtime.jobs._PATIENCE", 20.0 if how == "wait" else 0.5)
     file, waiting = tmp_path / "file", iter(range(2))
     ended: list[Exception] = []
 
@@ -276,7 +275,7 @@ def test_ctrl_c_interrupts_all_and_a_second_one_kills(
     if (
         times > 1
     ):  # the test takes the time that is left for processes to end by themselves only if it is not ended
-        monkeypatch.setattr("fednlp.runtime.jobs.PATIENCE", 300.0)
+        monkeypatch.setattr("fednlp.runtime.jobs._PATIENCE", 300.0)
 
     def press() -> None:
         for file in files:
@@ -296,7 +295,7 @@ def test_ctrl_c_interrupts_all_and_a_second_one_kills(
         jobs.each(lambda: next(waiting, None), do)
     thread.join()
     assert [file.read_text() for file in files] == ["interrupted" if times == 1 else "begun"] * 2
-    assert all(one.poll() is not None for one in running), "none of them stays behind"
+    assert all(not one.alive for one in running), "none of them stays behind"
 
 
 def test_a_process_is_interrupted_though_a_shell_had_that_ignored(path: None, tmp_path: Path) -> None:
@@ -324,8 +323,8 @@ def test_a_process_is_interrupted_though_a_shell_had_that_ignored(path: None, tm
 def test_a_process_that_somebody_else_interrupts_is_named(call: Call, process: JobProcess) -> None:
     def hear(said: Any) -> None:
         if said["number"] == 1:
-            assert process._process is not None
-            os.kill(process._process.pid, signal.SIGINT)
+            assert process._child is not None
+            os.kill(process._child._process.pid, signal.SIGINT)
 
     with pytest.raises(RunError, match="a process for jobs was interrupted"):
         call("count", hear, upto=10**9)
@@ -356,9 +355,8 @@ def test_a_process_ends_with_the_one_that_started_it(path: None, tmp_path: Path)
 
     def hear(said: Any) -> None:
         if said["number"] == 1:
-            assert made._process is not None
-            assert made._process.stdin is not None
-            made._process.stdin.close()
+            assert made._child is not None
+            made._child._to.close()
 
     with pytest.raises(RunError, match="died"):
         made.do("errand:count", {"upto": 10**9}, hear)
@@ -372,7 +370,7 @@ def test_a_process_ends_with_the_one_that_started_it(path: None, tmp_path: Path)
     st.integers(1, 20), st.lists(st.integers(0, 99), unique=True), st.lists(st.integers(0, 9), unique=True)
 )
 def test_the_machine_is_divided(number: int, cores: list[int], gpus: list[int]) -> None:
-    found = shares(number, cores, [str(gpu) for gpu in gpus])
+    found = _shares(number, cores, [str(gpu) for gpu in gpus])
     assert len(found) == number
     for things, own in (
         (cores, [list(share.cores) for share in found]),
@@ -402,7 +400,7 @@ def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> Non
         asked.append(list(gpus))
         return [Share(()) for _ in range(jobs)]
 
-    monkeypatch.setattr("fednlp.runtime.jobs.shares", noted)
+    monkeypatch.setattr("fednlp.runtime.jobs._shares", noted)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     for visible, on_gpus in ((None, True), ("4,7", True), ("4,7", False)):
         if visible is None:
@@ -417,10 +415,10 @@ def test_gpus_are_those_that_are_visible(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_a_process_that_does_not_end_is_killed(
     process: JobProcess, call: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(job_process, "PATIENCE", 0.2)
+    monkeypatch.setattr(jobs, "_PATIENCE", 0.2)
     assert call("add", a=1, b=2) == 3
-    running = process._process
-    assert running is not None
+    assert process._child is not None
+    running = process._child._process
     os.kill(running.pid, signal.SIGSTOP)
     process.close()
     assert running.returncode == -signal.SIGKILL

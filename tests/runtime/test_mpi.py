@@ -16,6 +16,8 @@ import fednlp
 from fednlp import config
 from fednlp.config import Experiment
 
+pytestmark = pytest.mark.whole
+
 pytest.importorskip("mpi4py", reason="MPI needs mpi4py: the extra mpi")
 MPIRUN = Path(sys.executable).with_name("mpirun")
 needs_mpirun = pytest.mark.skipif(not MPIRUN.exists(), reason="there is no mpirun beside this Python")
@@ -52,6 +54,7 @@ def test_the_number_of_ranks_changes_nothing(experiment: Make, tmp_path: Path) -
 
 
 @needs_mpirun
+@pytest.mark.slow
 def test_a_mistake_ends_all_ranks_with_its_message(tmp_path: Path) -> None:
     (tmp_path / "wrong.toml").write_text('num_rounds = "many"\n')
     done = mpirun(2, "-m", "fednlp.cli", "run", "wrong.toml", cwd=tmp_path)
@@ -72,6 +75,7 @@ def test_a_rank_that_fails_says_why_and_is_there_for_the_next_run(tmp_path: Path
 
 
 @needs_mpirun
+@pytest.mark.slow
 def test_a_rank_that_is_killed_ends_the_run_and_it_goes_on_with_fewer(
     experiment: Make, tmp_path: Path
 ) -> None:
@@ -112,6 +116,7 @@ def test_ctrl_c_says_how_to_go_on_and_mpi_adds_nothing(experiment: Make, tmp_pat
 
 
 @needs_mpirun
+@pytest.mark.slow
 def test_an_error_within_a_round_is_said_before_the_ranks_are_stopped(tmp_path: Path) -> None:
     (tmp_path / "within.py").write_text(
         "import fednlp.runtime.mpi as mpi\n"

@@ -18,6 +18,8 @@ from fednlp.training.requests.predict import EvaluateRequest, LabelRequest, Labe
 
 from .counting import Counting
 
+pytestmark = pytest.mark.whole
+
 MANY = 400
 """Enough requests that each worker answers some: a worker that has begun takes the next at once."""
 
@@ -110,7 +112,7 @@ def test_nothing_of_a_pool_stays_behind(monkeypatch: pytest.MonkeyPatch, tmp_pat
     with pool(2, monkeypatch) as (made, _):
         made.do([TrainRequest(0, 1, 0.5)])
         assert made._scratch is None  # the files have no names any more
-        children = [child._process for child in made._children]
+        children = [child._child._process for child in made._children]
         assert all(process.poll() is None for process in children)
     assert all(process.poll() is not None for process in children)
     assert torch.get_num_threads() == threads
@@ -131,8 +133,13 @@ def test_a_pool_takes_the_workers_that_were_started_ahead(
             assert len(started_workers) == 4
             made.start(Counting(os.getpid()), {"here": os.getpid()})
             assert made.do([TrainRequest(1, 1, 0.5)])[0].client == 1
-        assert [child._process.poll() is None for child in started_workers] == [True, True, False, False]
-    assert all(child._process.poll() is not None for child in started_workers)
+        assert [child._child._process.poll() is None for child in started_workers] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+    assert all(child._child._process.poll() is not None for child in started_workers)
     with Pool(2, "counting:build") as made:
         assert made._children[0] is started_workers[4]
 

@@ -16,6 +16,8 @@ from fednlp.config import Experiment
 from fednlp.errors import RunError
 from fednlp.simulation.engines import open_engine
 
+pytestmark = pytest.mark.whole
+
 pytest.importorskip("ray", reason="this engine needs Ray: the extra ray")
 
 Make = Callable[..., Experiment]

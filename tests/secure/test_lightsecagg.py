@@ -33,6 +33,8 @@ from fednlp.secure.lightsecagg_messages import (
 )
 from fednlp.secure.messages import Message, Survivors
 
+pytestmark = pytest.mark.whole
+
 FOUR = LightSecAggRoundSpec(
     ids=(7, 3, 20, 11), threshold=3, max_colluding=1, max_dropouts=1, round_number=5, length=7
 )

@@ -38,6 +38,7 @@ def decoder(folder: Path) -> Path:
 
 @pytest.mark.parametrize("step", READ)
 @pytest.mark.parametrize("task", ["sequence-to-sequence", "text-generation"])
+@pytest.mark.variants(1)
 def test_what_is_learnt_from_tokens_is_written_as_text(task: str, step: str, tmp_path: Path) -> None:
     """The model learns three sentences by heart; a prediction has punctuation as it is read, and quotes as learnt."""
     pytest.importorskip("sacremoses")

@@ -17,6 +17,8 @@ from fednlp.tasks.seq2seq import SequenceToSequence
 
 from .models import CPU, WORDS, bert, built, byte_level, fit, wordpiece
 
+pytestmark = pytest.mark.whole
+
 KINDS = ("t5", "bart", "marian", "mbart", "bert-bert")
 SOURCES = ("w1 w2 w3", "w4", "w5 w6 w7 w8 w9 w10", "w2 w2 w11", "w12 w13")
 
@@ -286,6 +288,7 @@ def test_pieces_change_nothing(tokenizer: Any, task: Any, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", ["t5", "bert-bert"])
 @pytest.mark.parametrize("scorer", ["rouge", "bleu"])
+@pytest.mark.variants(1)
 def test_it_learns_to_turn_words_around(tokenizer: Any, kind: str, scorer: str) -> None:
     task = SequenceToSequence.build([], tokenizer, max_target_length=10, scorer=scorer)
     features = features_of(task, tokenizer, ("w1 w2 w3 w4", "w5 w6 w7 w8", "w9 w10 w11 w12"))

@@ -29,6 +29,8 @@ from fednlp.training.scores import scores_of_sums, sums_of
 
 from .test_squad_metrics import f1_of, words_of
 
+pytestmark = pytest.mark.whole
+
 LABELS = ("a", "b", "c", "d")
 TAGS = ("B-X", "I-X", "B-Y", "I-Y", "O")
 ANSWERS = st.lists(st.sampled_from(["the", "Up", "down.", "north-west", "an"]), max_size=5).map(" ".join)

@@ -22,7 +22,7 @@ from fednlp.training.kernels.padding_free import find_padding_free
 
 Make = Callable[..., Experiment]
 
-pytestmark = pytest.mark.usefixtures("same_workers")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
 PADDING, WORDS = 1, 40
 SIZES = {
     "vocab_size": WORDS,
@@ -193,6 +193,7 @@ def test_a_part_that_would_be_left_out_is_noticed() -> None:
     ],
     ids=["whole", "prefix", "head", "lora", "ia3", "options"],
 )
+@pytest.mark.variants(2)
 def test_a_run_is_the_one_with_padding(
     experiment: Make, tmp_path: Path, outcome: Callable[..., Any], made: dict[str, Any]
 ) -> None:

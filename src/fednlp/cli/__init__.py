@@ -3,10 +3,12 @@
 import os
 import signal
 import sys
-from collections.abc import Iterator
+import warnings
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -29,7 +31,7 @@ from fednlp.cli import (
     status,
     tune_machine,
 )
-from fednlp.errors import FednlpError
+from fednlp.errors import NEXT_RELEASE, FednlpError
 from fednlp.formatting.safe_text import clean_lines
 from fednlp.plugins import place_of
 from fednlp.runtime.launch import rank_of
@@ -93,6 +95,7 @@ def main() -> None:
             follow()
         return
     signal.signal(signal.SIGTERM, _interrupt)
+    warnings.showwarning = partial(_warned, warnings.showwarning)
     with (
         quick_imports(),
         _ending(),
@@ -100,6 +103,14 @@ def main() -> None:
         _ending(),
     ):  # said before other ranks are stopped
         app()
+
+
+def _warned(show: Callable[..., None], message: Warning | str, category: type[Warning], *place: Any) -> None:
+    """Say in a line what a next release will refuse; show other warnings as they are."""
+    if category is FutureWarning and str(message).endswith(NEXT_RELEASE):
+        print(f"warning: {message}", file=sys.stderr)
+    else:
+        show(message, category, *place)
 
 
 @contextmanager

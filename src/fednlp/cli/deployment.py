@@ -14,7 +14,7 @@ from fednlp.errors import ConfigError
 from fednlp.formatting.safe_text import clean
 
 if TYPE_CHECKING:
-    from fednlp.deployment.identity.organisation import Files
+    from fednlp.deployment.identity.admission.organisation import Files
 
 _PAGE = Annotated[
     str | None,
@@ -125,7 +125,7 @@ def join(
     from fednlp.runtime.allocator import share_freed_memory
 
     share_freed_memory()
-    from fednlp.deployment.identity.access import Balancer
+    from fednlp.deployment.identity.admission.balancer import Balancer
     from fednlp.deployment.operate.homes import models_here
     from fednlp.deployment.operate.join import enrolled_folder, examine, site_file
     from fednlp.deployment.operate.join import join as join_federation
@@ -216,7 +216,7 @@ def _show_token(name: str, typed: str) -> None:
 
 def _files(ca: Path | None, cert: Path | None, key: Path | None) -> "Files | None":
     """Return the files of an organisation, if they are given."""
-    from fednlp.deployment.identity.organisation import Files
+    from fednlp.deployment.identity.admission.organisation import Files
 
     given = {"--ca": ca, "--cert": cert, "--key": key}
     missing = [name for name, path in given.items() if path is None]

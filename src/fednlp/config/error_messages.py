@@ -98,7 +98,7 @@ def _shown(value: Any) -> str:
 def _unknown(path: list[str], experiment: type[BaseModel]) -> str:
     key = ".".join(path)
     if key in RENAMED:
-        return f"{key} is now {RENAMED[key]}: rename it"
+        return f"{key} is now {RENAMED[key]}, which is there too: leave {key} out"
     section = _section(path[:-1], experiment)
     near = _nearest(path[-1].lower(), list(section.model_fields))
     if near:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 from fednlp.config import cross_checks, method_options
 from fednlp.config.error_messages import explain, report
 from fednlp.config.fields import ExperimentFields
+from fednlp.config.renamed import with_new_names
 from fednlp.config.sections import BASELINES, Costs, Data, Model, Partition
 from fednlp.config.values import server_defaults
 from fednlp.costs.devices import profile_names, saved_profiles
@@ -33,6 +34,7 @@ class Experiment(ExperimentFields):
         >>> Experiment(data={"name": "20news"}, client={"learning_rate": 1e-3}).client.learning_rate
         0.001
         """
+        sections = with_new_names(sections)
         found = method_options.unknown_options(sections)
         try:
             super().__init__(**sections)

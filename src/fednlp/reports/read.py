@@ -214,20 +214,12 @@ def running_total(run: Run, *keys: str) -> dict[int, float]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Read the configuration; keys that are unknown here may stand there, but none that has been renamed.
-
-    The other files of such a run go by old names as well, and would be read as if they held less.
-    """
-    from fednlp.config.renamed import renamed_keys
+    """Read the configuration; keys that are unknown here may stand there, but none that has been renamed."""
+    from fednlp.config.renamed import require_new_names
 
     try:
         config = read_toml(path)
-        old = renamed_keys(config)
-        if old:
-            raise RunError(
-                f"{path} was written by an earlier version of fednlp ({'; '.join(old)}): run the experiment again, "
-                "or read it with that version"
-            )
+        require_new_names(path, config)
         _require_types(config)
     except (OSError, ValueError) as error:
         raise damaged(path, error) from error

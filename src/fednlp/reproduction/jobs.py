@@ -9,7 +9,7 @@ from fednlp.config import Experiment
 from fednlp.errors import DamagedError
 from fednlp.reproduction.manifest import Entry, Paper
 from fednlp.runtime.job import Say
-from fednlp.runtime.job_process import JobProcess
+from fednlp.runtime.jobs import JobProcess
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import Log
 from fednlp.simulation.partitioning import partition_source

@@ -13,7 +13,7 @@ from fednlp.reproduction import folder
 from fednlp.reproduction.budget import Step, choose
 from fednlp.reproduction.expecting import expected_seconds
 from fednlp.reproduction.jobs import Job, Work, one_line
-from fednlp.runtime.job_process import JobProcess
+from fednlp.runtime.jobs import JobProcess
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.studies.run_or_resume import jobs_of

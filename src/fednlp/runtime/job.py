@@ -5,19 +5,21 @@ goes to standard output line by line, and each line waits for an answer, which m
 order has the result. The process ends when its input does.
 """
 
-import importlib
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
+from fednlp import errors
 from fednlp.clock import cpu_seconds
-from fednlp.errors import FednlpError
+from fednlp.errors import ConfigError, DamagedError, FednlpError
+from fednlp.plugins import ELSEWHERE, place_of
 from fednlp.runtime.allocator import release_freed_memory
-from fednlp.runtime.job_errors import as_fault, as_message
+from fednlp.runtime.child import answers_to_parent, function_named, write_line
 
 Say = Callable[[dict[str, Any]], None]
 """Tells the process that gave the order something, and raises :class:`Stopped` if that wants no more."""
@@ -37,8 +39,7 @@ def main(cores: Sequence[int]) -> None:
         with suppress(OSError):  # they were taken from the parent in between
             os.sched_setaffinity(0, cores)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored in the background
-    lines = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints goes to the log, not among the lines
+    lines = answers_to_parent()
     for order in _orders():
         before = cpu_seconds()
         try:
@@ -48,7 +49,7 @@ def main(cores: Sequence[int]) -> None:
         except FednlpError as error:
             answer = {"error": as_message(error)}
         except Exception as error:
-            answer = {"fault": as_fault(error)}
+            answer = {"fault": _as_fault(error)}
         try:
             _write(lines, answer | {"cpu_seconds": cpu_seconds() - before})
         except Stopped:
@@ -70,9 +71,7 @@ def _done(order: dict[str, Any], lines: IO[bytes]) -> Any:
         if not answer or not json.loads(answer)["go"]:
             raise Stopped
 
-    module, _, name = order["function"].partition(":")
-    function = getattr(importlib.import_module(module), name)
-    return function(say=say, **order["arguments"])
+    return function_named(order["function"])(say=say, **order["arguments"])
 
 
 def _write(lines: IO[bytes], message: dict[str, Any]) -> None:
@@ -82,10 +81,61 @@ def _write(lines: IO[bytes], message: dict[str, Any]) -> None:
         Stopped: Nobody reads it any more.
     """
     try:
-        lines.write(json.dumps(message).encode() + b"\n")
-        lines.flush()
+        write_line(lines, message)
     except BrokenPipeError:
         raise Stopped from None
+
+
+class Fault(Exception):
+    """An error in another process that fednlp does not foresee.
+
+    Its class has the name of the other's, and :func:`fednlp.plugins.place_of` finds where it was raised.
+    """
+
+
+def as_message(error: FednlpError) -> dict[str, Any]:
+    """Return an error of fednlp as a JSON value, with the names of its class and of those that this derives from.
+
+    >>> as_message(ConfigError("no such key", ["a", "b"]))
+    {'kinds': ['ConfigError', 'FednlpError'], 'text': 'no such key', 'problems': ['a', 'b'], 'what': ''}
+    """
+    kinds = [one.__name__ for one in type(error).__mro__ if issubclass(one, FednlpError)]
+    problems = error.problems if isinstance(error, ConfigError) else []
+    what = error.what if isinstance(error, DamagedError) else ""
+    return {"kinds": kinds, "text": str(error), "problems": problems, "what": what}
+
+
+def as_error(message: Mapping[str, Any]) -> FednlpError:
+    """Return the error that :func:`as_message` made a message of.
+
+    >>> as_error({"kinds": ["DataError"], "text": "no rows", "problems": [], "what": ""})
+    DataError('no rows')
+    """
+    kind = next(getattr(errors, name) for name in message["kinds"] if hasattr(errors, name))
+    if kind is ConfigError:
+        return ConfigError(message["text"], message["problems"])
+    error: FednlpError = kind(message["text"])
+    if isinstance(error, DamagedError):
+        error.what = message["what"]
+    return error
+
+
+def _as_fault(error: Exception) -> dict[str, Any]:
+    """Return an error that fednlp does not foresee as a JSON value, with its place in the user's own code."""
+    come = "".join(traceback.format_exception(error))
+    return {"kind": type(error).__name__, "text": str(error), "place": place_of(error), "traceback": come}
+
+
+def as_exception(message: Mapping[str, Any]) -> Fault:
+    """Return the error that :func:`_as_fault` made a message of.
+
+    >>> as_exception({"kind": "ValueError", "text": "too short", "place": "mine.py, line 3", "traceback": ""})
+    ValueError('too short')
+    """
+    error: Fault = type(message["kind"], (Fault,), {})(message["text"])
+    setattr(error, ELSEWHERE, message["place"])
+    error.add_note(message["traceback"])
+    return error
 
 
 if __name__ == "__main__":

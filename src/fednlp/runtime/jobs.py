@@ -1,19 +1,138 @@
-"""Does several jobs at once, each in a process of its own, or one after the other in this process."""
+"""Jobs in processes of their own, several at once, or one after the other in this process."""
 
 import os
+import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from queue import SimpleQueue
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
-from fednlp.errors import ConfigError
+from fednlp.errors import ConfigError, RunError
 from fednlp.processor import cores
-from fednlp.runtime.job_process import PATIENCE, JobProcess, shares
+from fednlp.runtime.child import ChildProcess
+from fednlp.runtime.job import as_error, as_exception
 from fednlp.runtime.launch import rank_of
 
+_PATIENCE = 20.0
+"""Seconds that a process has to end by itself."""
+_T = TypeVar("_T")
 _Job = TypeVar("_Job")
+
+
+class Interrupted(Exception):
+    """A job was given up because the processes were to end."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a process may use of the machine.
+
+    Attributes:
+        cores: Numbers of the cores.
+        gpus: ``CUDA_VISIBLE_DEVICES`` of it; None to leave that as it is.
+    """
+
+    cores: tuple[int, ...]
+    gpus: str | None = None
+
+
+class JobProcess:
+    """One process; it is started by the first job.
+
+    Args:
+        share: What it may use of the machine.
+
+    Attributes:
+        cpu_seconds: What its jobs took so far, those among them that failed or were stopped.
+    """
+
+    def __init__(self, share: Share) -> None:
+        self._share = share
+        self._child: ChildProcess | None = None
+        self._stopped = False
+        self.cpu_seconds = 0.0
+
+    def do(self, function: str, arguments: Mapping[str, Any], hear: Callable[[dict[str, Any]], None]) -> Any:
+        """Have a function called, and return its result, a JSON value.
+
+        Args:
+            function: ``"module:function"``. It gets the arguments by name, and ``say``, which tells us something.
+            arguments: JSON values.
+            hear: Called with what it says, while it waits. If this raises, the function is stopped at that point.
+
+        Raises:
+            FednlpError: As the function; or a :class:`RunError` if its process died.
+            Fault: The function raised another error.
+            Interrupted: The process was interrupted.
+        """
+        child = self._running()
+        message: dict[str, Any] = {"function": function, "arguments": dict(arguments)}
+        failed: Exception | None = None
+        while "said" in (line := self._exchange(child, message)):
+            try:
+                if failed is None:
+                    hear(line["said"])
+            except Exception as error:
+                failed = error
+            message = {"go": failed is None and not self._stopped}
+        self.cpu_seconds += line["cpu_seconds"]
+        if failed is not None:
+            raise failed
+        if "error" in line:
+            raise as_error(line["error"])
+        if "result" in line:
+            return line["result"]
+        if "fault" in line:
+            raise as_exception(line["fault"])
+        raise Interrupted if self._stopped else RunError("a process for jobs was interrupted")
+
+    def interrupt(self) -> None:
+        """Have the process give up what it does; it is not started again."""
+        self._end_by(signal.SIGINT)
+
+    def kill(self) -> None:
+        """End the process at once."""
+        self._end_by(signal.SIGKILL)
+
+    def _end_by(self, number: signal.Signals) -> None:
+        self._stopped = True
+        child = self._child
+        if child is not None:
+            child.send_signal(number)
+
+    def close(self) -> None:
+        """Let the process end, and forget it; nothing may wait for an answer."""
+        self._stopped = True
+        child, self._child = self._child, None
+        if child is not None:
+            child.stop(_PATIENCE)
+
+    def _running(self) -> ChildProcess:
+        if self._stopped:
+            raise Interrupted
+        if self._child is None:
+            self._child = ChildProcess(
+                ["fednlp.runtime.job", ",".join(map(str, self._share.cores))],
+                {} if self._share.gpus is None else {"CUDA_VISIBLE_DEVICES": self._share.gpus},
+                "a process for jobs",
+                "try fewer jobs",
+            )
+        return self._child
+
+    def _exchange(self, child: ChildProcess, message: Mapping[str, Any]) -> dict[str, Any]:
+        """Send a line, and return the next; a process that dies is forgotten, and the next job has a new one."""
+        try:
+            child.send(message)
+            return child.receive()
+        except RunError:
+            if self._stopped:
+                raise Interrupted from None
+            self.close()
+            self._stopped = False
+            raise
 
 
 class Jobs:
@@ -53,7 +172,7 @@ class Jobs:
                 do(job, None)
             return
         if not self._processes:
-            self._processes = [JobProcess(share) for share in shares(self.number, cores(), self._gpus())]
+            self._processes = [JobProcess(share) for share in _shares(self.number, cores(), self._gpus())]
         ended: SimpleQueue[BaseException | None] = SimpleQueue()
         work = _Work(take, do)
 
@@ -155,6 +274,32 @@ class _Work(Generic[_Job]):
 
 def _join(threads: Iterable[threading.Thread]) -> None:
     """Wait for threads, but not for long: one may be loading data."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + _PATIENCE
     for thread in threads:
         thread.join(max(0.0, end - time.monotonic()))
+
+
+def _shares(jobs: int, cores: Sequence[int], gpus: Sequence[str]) -> list[Share]:
+    """Divide the machine among jobs.
+
+    Args:
+        jobs: How many there are at once.
+        cores: Numbers of the cores; where there are fewer than jobs, jobs share them.
+        gpus: Names of the GPUs, as in ``CUDA_VISIBLE_DEVICES``; with fewer than two nothing is divided.
+
+    >>> [share.cores for share in _shares(2, range(5), [])]
+    [(0, 2, 4), (1, 3)]
+    >>> [share.gpus for share in _shares(3, range(4), ["0", "1"])]
+    ['0', '1', '0']
+    """
+    return [
+        Share(_every(number, jobs, cores), ",".join(_every(number, jobs, gpus)) if len(gpus) > 1 else None)
+        for number in range(jobs)
+    ]
+
+
+def _every(number: int, jobs: int, things: Sequence[_T]) -> tuple[_T, ...]:
+    """Return every ``jobs``-th of some things, or one of them where there are fewer."""
+    if not things:
+        return ()
+    return tuple(things[number::jobs]) or (things[number % len(things)],)

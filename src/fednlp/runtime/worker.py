@@ -17,6 +17,7 @@ import torch
 
 from fednlp.clock import IDLE, IMPORTS, MESSAGES, MODEL, Clock, process_began, running, timed
 from fednlp.runtime.allocator import release_freed_memory
+from fednlp.runtime.child import answers_to_parent, function_named, write_line
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.shared import Counter, SharedRoom
@@ -31,21 +32,14 @@ def _messages(parent: int) -> Iterator[dict[str, Any]]:
         yield json.loads(line)
 
 
-def _answer(answers: IO[bytes], message: dict[str, Any]) -> None:
-    answers.write(json.dumps(message).encode() + b"\n")
-    answers.flush()
-
-
 def main(factory: str, threads: int, preload: Sequence[str]) -> None:
     """Answer the requests of one run after the other until the pool closes the pipe."""
     clock = Clock(IMPORTS, process_began())
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints goes to the log, not among the answers
+    answers = answers_to_parent()
     torch.set_num_threads(threads)
     parent = os.getppid()
-    module, _, name = factory.partition(":")
-    build = getattr(importlib.import_module(module), name)
+    build = function_named(factory)
     for module in preload:
         importlib.import_module(module)
     clock.switch(MESSAGES)
@@ -75,7 +69,7 @@ def _serve(
     counter = Counter(scratch / "counter")
     vectors = vectors_in(worker, SharedRoom(scratch, "all"))
     total = worker.new_total(SharedRoom(scratch, str(number)))
-    _answer(answers, {"results": {}})  # everything is open: the pool may remove the names
+    write_line(answers, {"results": {}})  # everything is open: the pool may remove the names
     for message in messages:
         if "over" in message:
             counter.close()
@@ -91,7 +85,7 @@ def _serve(
         except Exception as error:
             line = {"error": f"{type(error).__name__}: {error}"}
         until = time.monotonic_ns()
-        _answer(answers, line | {"spent": clock.spent(until), "until": until})
+        write_line(answers, line | {"spent": clock.spent(until), "until": until})
 
 
 if __name__ == "__main__":

@@ -5,23 +5,17 @@ imports PyTorch itself, and the pool that it opens later takes them; and several
 after the other (:func:`kept_workers`). This module needs no PyTorch.
 """
 
-import json
-import os
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from fednlp.clock import IDLE, timed
 from fednlp.errors import RunError
-from fednlp.runtime.death import death
+from fednlp.runtime.child import ChildProcess
 from fednlp.runtime.placement import WORKER
-from fednlp.startup.quick_import import SWITCH
 
 
 @dataclass(frozen=True)
@@ -52,15 +46,11 @@ class WorkerProcess:
 
     def __init__(self, command: WorkerCommand) -> None:
         threads = str(command.threads)
-        own = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, WORKER: str(command.number)}
-        self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "fednlp.runtime.worker", command.factory, threads, *command.preload],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env={SWITCH: "1"} | os.environ | own,  # no process of the user's own
-            start_new_session=True,  # Ctrl-C reaches this process alone, which then stops the workers
+        self._child = ChildProcess(
+            ["fednlp.runtime.worker", command.factory, threads, *command.preload],
+            {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, WORKER: str(command.number)},
+            "a worker process",
+            "try a smaller runtime.workers",
         )
         self.command = command
         self._asked = False
@@ -75,7 +65,7 @@ class WorkerProcess:
     @property
     def alive(self) -> bool:
         """Whether the process has not ended."""
-        return self._process.poll() is None
+        return self._child.alive
 
     def end_run(self) -> bool:
         """Have the worker forget its run and wait for another; return whether it can."""
@@ -95,14 +85,9 @@ class WorkerProcess:
         Raises:
             RunError: The process died.
         """
-        assert self._process.stdin is not None
         self._asked = True
         self._unread += 1
-        try:
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError:
-            raise self._death() from None
+        self._child.send(message)
 
     def receive(self) -> dict[str, Any]:
         """Wait for an answer, and return its results.
@@ -110,12 +95,8 @@ class WorkerProcess:
         Raises:
             RunError: The process died or failed.
         """
-        assert self._process.stdout is not None
         with timed(IDLE):
-            line = self._process.stdout.readline()
-        if not line:
-            raise self._death()
-        message: dict[str, Any] = json.loads(line)
+            message = self._child.receive()
         if "error" in message:
             raise RunError(f"a worker process failed: {message['error']}")
         self._unread -= 1
@@ -124,22 +105,9 @@ class WorkerProcess:
         results: dict[str, Any] = message["results"]
         return results
 
-    def _death(self) -> RunError:
-        code = self._process.wait()
-        return death("a worker process", code, self._log, "try a smaller runtime.workers")
-
     def stop(self) -> None:
         """End the process: one that was asked for something gets half a second to end by itself."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        try:
-            self._process.wait(timeout=0.5 if self._asked else 0)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._log.close()
+        self._child.stop(0.5 if self._asked else 0)
 
 
 _ahead: ContextVar[list[WorkerProcess] | None] = ContextVar("ahead", default=None)

@@ -30,6 +30,7 @@ from fednlp import config
 from fednlp.checked_json import damaged, no_run_directory, parse_json, read_json, read_lines, read_toml
 from fednlp.checked_json.shapes import SavedRound
 from fednlp.config import Experiment
+from fednlp.config.renamed import require_new_names
 from fednlp.disk import appending, atomic, locked, require_inside, writing, writing_tensors
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
@@ -161,7 +162,9 @@ class RunDir:
                 raise damaged(path, FileNotFoundError("it is missing"), "put it back, or remove the folder")
             raise no_run_directory(self.folder)
         try:
-            return config.parse(read_toml(path), str(path))
+            document = read_toml(path)
+            require_new_names(path, document)
+            return config.parse(document, str(path))
         except (OSError, ValueError) as error:
             raise damaged(path, error) from None
 

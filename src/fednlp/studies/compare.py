@@ -13,7 +13,7 @@ from fednlp.data.catalogue import CATALOGUE
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError, DataError, FednlpError, RunError
 from fednlp.formatting.units import plural
-from fednlp.runtime.job_process import JobProcess
+from fednlp.runtime.jobs import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.new_run_dir import settings_hash

@@ -19,7 +19,7 @@ from fednlp.disk import atomic
 from fednlp.errors import DIVERGED, RunError, TooFewClients
 from fednlp.formatting.units import metric_title, metric_value, plural
 from fednlp.reports.client_tensors import keeps_tensors
-from fednlp.runtime.job_process import JobProcess
+from fednlp.runtime.jobs import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.run_dir import RunDir, remedy

@@ -8,8 +8,7 @@ from fednlp.config import Experiment
 from fednlp.disk import require_no_link
 from fednlp.errors import ConfigError
 from fednlp.runtime.job import Say
-from fednlp.runtime.job_process import JobProcess
-from fednlp.runtime.jobs import Jobs
+from fednlp.runtime.jobs import JobProcess, Jobs
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.early_workers import stays_here
 from fednlp.simulation.run import resume, run

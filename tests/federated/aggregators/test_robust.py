@@ -292,6 +292,7 @@ RUN = {"num_rounds": 2, "algorithm.weighting": "uniform"}
 
 
 @pytest.mark.parametrize("rule", [{"name": "median"}, {"name": "trimmed-mean", "fraction": 0.25}])
+@pytest.mark.slow
 def test_workers_change_nothing_and_leave_nothing_behind(
     experiment: Make, tmp_path: Path, temporary: Path, outcome: Callable[..., Any], rule: dict[str, Any]
 ) -> None:
@@ -304,6 +305,7 @@ def test_workers_change_nothing_and_leave_nothing_behind(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.variants(1)
 def test_a_run_that_stops_leaves_nothing_behind(
     experiment: Make,
     poisoned_model: Path,

@@ -25,6 +25,8 @@ from fednlp.simulation.run_dir import RunDir
 from fednlp.simulation.start_model import start_model
 from fednlp.training.scores import joined
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Weights = dict[str, torch.Tensor]
 
@@ -205,6 +207,7 @@ def test_both_models_can_be_written_and_loaded(experiment: Make, tmp_path: Path)
     assert algorithm_title("ditto") == "Ditto"
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_in_the_same_models(
     experiment: Make, tmp_path: Path, stopping: Callable[..., Any], outcome: Callable[..., dict[str, Any]]
 ) -> None:

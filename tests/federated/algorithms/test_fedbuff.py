@@ -378,6 +378,7 @@ def test_a_run_is_what_the_clock_says(buffered: Make, experiment: Make, tmp_path
     ],
     ids=["two", "three with momentum"],
 )
+@pytest.mark.slow
 def test_stopped_and_resumed_equals_never_stopped(
     changes: dict[str, Any],
     rounds: int,
@@ -404,6 +405,7 @@ def test_stopped_and_resumed_equals_never_stopped(
     ],
     ids=["plain", "compressed", "personal layers"],
 )
+@pytest.mark.slow
 def test_two_workers_give_what_one_gives(
     changes: dict[str, Any], buffered: Make, outcome: Outcome, tmp_path: Path
 ) -> None:

@@ -89,6 +89,7 @@ def straight_line(
     ],
     ids=["plain", "uniform, server rate", "momentum"],
 )
+@pytest.mark.variants(1)
 def test_a_run_is_the_algorithm_written_out(
     changes: dict[str, Any],
     momentum: float,
@@ -175,6 +176,7 @@ UNLIKE = [[(1.0, 0.0, 2)] * 3, [(1.0, 4.0, 16)]]
 
 @pytest.mark.parametrize("momentum", [pytest.param(0.0, marks=pytest.mark.slow), 0.7])
 @pytest.mark.parametrize(("weight", "best"), [(float, 1.0), (equally, 2.0)])
+@pytest.mark.variants(1)
 def test_unlike_numbers_of_steps_do_not_change_what_is_minimised(
     weight: Callable[[int], float], best: float, momentum: float
 ) -> None:

@@ -28,7 +28,7 @@ from .written_out import UNLIKE_SIZES, Tensors, assert_close, assert_ends_alike,
 
 Make = Callable[..., Experiment]
 
-pytestmark = pytest.mark.usefixtures("same_workers")
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
 SETTINGS = UNLIKE_SIZES | {"algorithm.name": "scaffold", "client.learning_rate": 0.5}
 
 
@@ -111,6 +111,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES)
+@pytest.mark.variants(2)
 def test_a_run_is_the_algorithm_written_out(
     case: str, experiment: Make, tiny_model: Path, texts: Path, tmp_path: Path
 ) -> None:
@@ -297,6 +298,7 @@ def optimum(weights: list[float]) -> torch.Tensor:
 
 @pytest.mark.parametrize("cohort", [pytest.param(4, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("weight", [float, equally])
+@pytest.mark.variants(1)
 def test_unlike_clients_reach_the_optimum_where_fedavg_does_not(
     cohort: int, weight: Callable[[int], float]
 ) -> None:

@@ -5,38 +5,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from fednlp.checked_json import damaged
-from fednlp.deployment.identity.ca import REMEDY, SERVER_NAME, Clock
-from fednlp.deployment.identity.certificates import Material
-from fednlp.deployment.identity.names import server_address
-from fednlp.deployment.identity.organisation import Files, Replaceable, read_certificates
+from fednlp.deployment.identity.admission.balancer import Balancer, Prove, prove, stored_balancer
+from fednlp.deployment.identity.admission.organisation import FILE, Replaceable, stored_organisation
+from fednlp.deployment.identity.certificates import SERVER_NAME, Clock, Material
 from fednlp.deployment.identity.site_identity import SiteIdentity
-from fednlp.disk import regular, write_private
 
 IDENTITY = "identity"
 """In a federation's folder at a site: the key and the certificate."""
-_ORGANISATION, _BALANCER = "organisation.json", "balancer.json"
-
-
-@dataclass(frozen=True)
-class Balancer:
-    """A load balancer before the server, which ends TLS.
-
-    Attributes:
-        ca: File of the authorities of its certificate, PEM; None for those that gRPC trusts.
-    """
-
-    ca: Path | None = None
-
-    def roots(self) -> bytes | None:
-        """Return the authorities' certificates, PEM; None for those that gRPC trusts.
-
-        Raises:
-            IdentityError: The file cannot be read, or holds no certificates.
-        """
-        return None if self.ca is None else read_certificates(self.ca)
 
 
 @dataclass(frozen=True)
@@ -59,43 +34,21 @@ class Access:
     identity: SiteIdentity | None = None
     balancer: Balancer | None = None
 
+    def shown(self) -> Material | None:
+        """Return what the next connection shows in TLS and trusts; None where a load balancer ends TLS."""
+        return self.material() if self.balancer is None else None
 
-class _Balancer(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    ca: str | None
-
-
-class _Organisation(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    site: str
-    address: str
-    ca: str
-    cert: str
-    key: str
+    @property
+    def prove(self) -> Prove | None:
+        """Proves who this site is where TLS does not show it; None where it does."""
+        if self.balancer is None:
+            return None
+        return lambda method, challenge, body: prove(self.material(), method, challenge, body)
 
 
 def has_joined(folder: Path) -> bool:
     """Return whether a folder is that of a federation which this machine has joined, or began to join."""
-    return (folder / IDENTITY).is_dir() or (folder / _ORGANISATION).is_file()
-
-
-def store_organisation(folder: Path, address: str, files: Files) -> None:
-    """Store that a site reaches its server with an organisation's files.
-
-    Args:
-        folder: Of the federation at this site.
-        address: ``host:port`` of the server.
-        files: The site's.
-
-    Raises:
-        IdentityError: The address or a file is not valid.
-        RunError: The folder cannot be written.
-    """
-    ca, cert, key = (str(path.absolute()) for path in (files.ca, files.cert, files.key))
-    stored = _Organisation(site=files.site(), address=server_address(address), ca=ca, cert=cert, key=key)
-    write_private(folder / _ORGANISATION, stored.model_dump_json(indent=1).encode(), REMEDY)
+    return (folder / IDENTITY).is_dir() or (folder / FILE).is_file()
 
 
 def access_of(
@@ -112,15 +65,10 @@ def access_of(
         IdentityError: An organisation's file cannot be read or does not fit.
         RunError: A file of the folder is damaged.
     """
-    path = folder / _ORGANISATION
-    if path.is_file():
-        try:
-            stored = _Organisation.model_validate_json(regular(path).read_bytes())
-        except ValidationError:
-            error = ValueError("it does not say how the server is reached")
-            raise damaged(path, error, "delete it and join again") from None
-        files = Files(Path(stored.ca), Path(stored.cert), Path(stored.key))
-        return Access(stored.site, stored.address, None, Replaceable(files, log).material)
+    organised = stored_organisation(folder)
+    if organised is not None:
+        material = Replaceable(organised.files, log).material
+        return Access(organised.site, organised.address, None, material)
     identity = SiteIdentity(folder / IDENTITY, now)
     member = identity.membership
     if member is None:
@@ -133,39 +81,3 @@ def access_of(
     balancer = stored_balancer(folder)
     name = SERVER_NAME if balancer is None else None
     return Access(member.site, member.address, name, current, identity, balancer)
-
-
-def store_balancer(folder: Path, balancer: Balancer | None) -> None:
-    """Store that a site reaches its server through a load balancer which ends TLS, or that it does not.
-
-    Args:
-        folder: Of the federation at this site.
-        balancer: The balancer; None without one.
-
-    Raises:
-        IdentityError: The file of authorities cannot be read, or holds no certificates.
-        RunError: The folder cannot be written.
-    """
-    if balancer is None:
-        (folder / _BALANCER).unlink(missing_ok=True)
-        return
-    balancer.roots()
-    stored = _Balancer(ca=None if balancer.ca is None else str(balancer.ca.absolute()))
-    write_private(folder / _BALANCER, stored.model_dump_json(indent=1).encode(), REMEDY)
-
-
-def stored_balancer(folder: Path) -> Balancer | None:
-    """Return the load balancer that a site reaches its server through; None without one.
-
-    Raises:
-        RunError: The file that names it is damaged.
-    """
-    path = folder / _BALANCER
-    if not path.is_file():
-        return None
-    try:
-        stored = _Balancer.model_validate_json(regular(path).read_bytes())
-    except ValidationError:
-        error = ValueError("it does not say how the server is reached")
-        raise damaged(path, error, "delete it and join again with --behind-proxy") from None
-    return Balancer(None if stored.ca is None else Path(stored.ca))

@@ -1,49 +1,30 @@
-"""The server's half of joining: who may connect, who may enrol, and what the answer is.
+"""The federation's folder on its server: how the sites reach it, how they show who they are, and how one is let in."""
 
-A peer that shows an invitation's certificate may enrol; one that shows a certificate of the federation's authority may
-take part, and renew it. Both are told apart by the certificates themselves. :class:`Admission` is all that a server
-needs of identities, whether the federation has an authority of its own (:class:`FederationAdmission`) or uses that of
-an organisation (:mod:`fednlp.deployment.identity.organisation`).
-"""
-
-import json
 import shlex
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
-from fednlp.checked_json import damaged
-from fednlp.deployment.identity.ca import REMEDY, Authority, Clock
+from fednlp.checked_json.stored import read_stored
+from fednlp.deployment.identity.admission import Kind
 from fednlp.deployment.identity.certificates import (
-    MOST_BYTES,
-    Material,
-    certificate_pem,
-    key_id,
-    load_certificate,
-    load_request,
-    public_key,
-    require_shown,
+    REMEDY,
+    Authority,
+    Clock,
 )
 from fednlp.deployment.identity.names import server_address, site_name
-from fednlp.deployment.identity.site_registry import Register, Site
+from fednlp.deployment.identity.site_registry import Register
 from fednlp.deployment.identity.tokens import ENDING, JoinToken
-from fednlp.disk import regular, write_private
+from fednlp.disk import write_private
 from fednlp.errors import ConfigError, IdentityError, RunError
 
-VERSION = 1
-"""Of the messages of enrolment."""
-MOST_MESSAGE_BYTES = 16 * 1024
-"""Longest message of enrolment, either way."""
 FOLDER = "federation"
 """In the server's run directory: the authority, the register of sites, and what arrived from them."""
 _SERVER_FILE = "server.json"
 _TOKENS = "tokens"
 """In that folder: the tokens, in a file each."""
-Kind = Literal["tokens", "organisation", "balancer"]
-"""How sites show who they are: by TLS with the federation's certificates or with an organisation's, or by a proof."""
 _OPTIONS: dict[Kind, str] = {
     "tokens": "without --ca, --cert, --key and --behind-proxy",
     "organisation": "with --ca, --cert and --key",
@@ -51,152 +32,17 @@ _OPTIONS: dict[Kind, str] = {
 }
 
 
-class Admission(Protocol):
-    """Whom a server lets in. All methods are thread-safe.
-
-    Attributes:
-        register: Who was invited.
-    """
-
-    register: Register
-
-    def material(self) -> Material:
-        """Return what the server shows and trusts now; to be asked for at every handshake."""
-        ...
-
-    def authorise(self, certificate: bytes | None) -> Site:
-        """Return the site that may take part.
-
-        Args:
-            certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
-
-        Raises:
-            IdentityError: None may; the message is for the peer.
-        """
-        ...
-
-    def require_known(self, certificate: bytes | None) -> None:
-        """Check that a peer may take part, or is invited to; nothing changes by it.
-
-        Args:
-            certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
-
-        Raises:
-            IdentityError: Neither; the message is for the peer.
-        """
-        ...
-
-    def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
-        """Answer a message of enrolment.
-
-        Args:
-            certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
-            message: What it asks for.
-        """
-        ...
-
-
-class EnrolRequest(BaseModel):
-    """A site asks for a certificate."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    version: int
-    csr: Annotated[str, Field(max_length=MOST_BYTES)]
-
-
-class FederationAdmission:
-    """Admission by the federation's own authority and register.
-
-    Args:
-        folder: The federation's folder on the server.
-        hosts: Names and IP addresses of the server, for its certificate.
-        now: The clock.
-
-    Raises:
-        RunError: The folder cannot be written, or a file in it is damaged.
-    """
-
-    def __init__(self, folder: Path, hosts: Sequence[str] = (), now: Clock = time.time) -> None:
-        self.authority = Authority.open(folder, now)
-        self.register = Register(folder, now)
-        self._hosts = tuple(hosts)
-
-    def material(self) -> Material:
-        """Return the server's key and certificate, and as roots the authority and all open invitations."""
-        key, certificate = self.authority.server_certificate(self._hosts)
-        return Material(key, certificate, b"".join([self.authority.pem, *self.register.roots()]))
-
-    def authorise(self, certificate: bytes | None) -> Site:
-        """Return the site that a certificate belongs to; see :meth:`Register.authorise`."""
-        return self.register.authorise(require_shown(certificate))
-
-    def require_known(self, certificate: bytes | None) -> None:
-        """Check that a certificate belongs to a site, or was signed by an open invitation."""
-        shown = require_shown(certificate)
-        if self._signed(shown):
-            self.register.authorise(shown)
-        else:
-            self.register.require_invited(shown)
-
-    def enrol(self, certificate: bytes | None, message: bytes) -> bytes:
-        """Answer a site that wants a certificate for the key that it has shown in TLS: its first one, or a renewal.
-
-        Args:
-            certificate: An invitation's, or the site's present one, PEM.
-            message: JSON: ``{"version": 1, "csr": PEM}``; at most :data:`MOST_MESSAGE_BYTES`.
-
-        Returns:
-            JSON: ``{"certificate": PEM, "ca": PEM, "client": int, "federation": str}``, or ``{"refused": reason}``.
-
-        Raises:
-            RunError: The certificate cannot be stored: the site may ask again.
-        """
-        try:
-            answer = self._enrol(require_shown(certificate), message)
-        except IdentityError as error:
-            answer = {"refused": str(error)}
-        return json.dumps(answer, ensure_ascii=False).encode()
-
-    def _enrol(self, shown: bytes, message: bytes) -> dict[str, str | int]:
-        request = load_request(_read(message).csr.encode())
-        if key_id(public_key(request)) != key_id(public_key(load_certificate(shown))):
-            raise IdentityError("the signing request is for another key than that of the connection")
-        site = self.register.authorise(shown) if self._signed(shown) else self.register.redeem(shown)
-        certificate = self.authority.sign(request, site.client)
-        self.register.record(site.client, certificate)
-        return {
-            "certificate": certificate_pem(certificate).decode(),
-            "ca": self.authority.pem.decode(),
-            "client": site.client,
-            "federation": self.authority.federation,
-        }
-
-    def _signed(self, certificate: bytes) -> bool:
-        return self.authority.has_signed(load_certificate(certificate))
-
-
-def _read(message: bytes) -> EnrolRequest:
-    if len(message) > MOST_MESSAGE_BYTES:
-        raise IdentityError(f"a message of enrolment has at most {MOST_MESSAGE_BYTES} bytes")
+def _address(text: str) -> str:
     try:
-        request = EnrolRequest.model_validate_json(message)
-    except ValidationError:
-        raise IdentityError(
-            "this is no message of enrolment: install the fednlp version of the server"
-        ) from None
-    if request.version != VERSION:
-        raise IdentityError(
-            f"enrolment speaks version {VERSION} here and version {request.version} at the site: "
-            "install the fednlp version of the server"
-        )
-    return request
+        return server_address(text)
+    except IdentityError as error:
+        raise ValueError(str(error)) from None
 
 
 class _ServerFile(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
 
-    address: str
+    address: Annotated[str, AfterValidator(_address)]
     kind: Kind = "tokens"
 
 
@@ -264,15 +110,11 @@ def kind_of(folder: Path) -> Kind:
 
 
 def _server(folder: Path) -> _ServerFile:
-    path = folder / _SERVER_FILE
-    try:
-        found = _ServerFile.model_validate_json(regular(path).read_bytes())
-        server_address(found.address)
-        return found
-    except FileNotFoundError:
-        raise RunError(f"{folder.parent} has no address for sites yet: start fednlp serve once") from None
-    except (ValidationError, IdentityError, OSError):
-        raise damaged(path, ValueError('it holds no "address"'), "start fednlp serve again") from None
+    path, what = folder / _SERVER_FILE, 'it holds no "address"'
+    stored = read_stored(path, _ServerFile, what, "start fednlp serve again")
+    if stored is None:
+        raise RunError(f"{folder.parent} has no address for sites yet: start fednlp serve once")
+    return stored
 
 
 def invite(folder: Path, name: str, days: float = 7, now: Clock = time.time) -> JoinToken:

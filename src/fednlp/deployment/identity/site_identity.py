@@ -10,12 +10,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from fednlp.checked_json import damaged
-from fednlp.deployment.identity.ca import REMEDY, Clock
+from fednlp.checked_json.stored import Stored, read_stored
+from fednlp.deployment.identity.admission.federation import MOST_MESSAGE_BYTES, VERSION
 from fednlp.deployment.identity.certificates import (
     MOST_BYTES,
+    REMEDY,
+    Clock,
     Material,
     certificate_pem,
     common_name,
@@ -28,39 +31,41 @@ from fednlp.deployment.identity.certificates import (
     new_key,
     public_key,
 )
-from fednlp.deployment.identity.enrolment import MOST_MESSAGE_BYTES, VERSION
-from fednlp.deployment.identity.invitations import invitation_certificate, invitation_name
-from fednlp.deployment.identity.tokens import ASK_AGAIN, JoinToken, date_text
+from fednlp.deployment.identity.tokens import (
+    ASK_AGAIN,
+    JoinToken,
+    date_text,
+    invitation_certificate,
+    invitation_name,
+)
 from fednlp.disk import locked, private_folder, regular, write_private
-from fednlp.errors import IdentityError, RunError
+from fednlp.errors import FednlpError, IdentityError, RunError
 from fednlp.formatting.safe_text import clean
 
 Call = Callable[[bytes], bytes]
 """Sends a message of enrolment, and returns the answer."""
-
+EVERY = 3600.0
+"""Seconds from one look at the certificate to the next."""
 _KEY_FILE = "key.pem"
 _FILE = "identity.json"
+_JOIN_AGAIN = "delete it and join with a new token"
 _LONGEST_REASON = 500
 _Pem = Annotated[str, Field(max_length=MOST_BYTES)]
 _Client = Annotated[int, Field(ge=0, lt=1 << 31)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-
-class _Answer(_Strict):
+class _Answer(Stored):
     certificate: _Pem
     ca: _Pem
     client: _Client
     federation: str
 
 
-class _Refusal(_Strict):
+class _Refusal(Stored):
     refused: str
 
 
-class Membership(_Strict):
+class Membership(Stored):
     """What a site knows of the federation that it has joined.
 
     Args:
@@ -106,14 +111,7 @@ class SiteIdentity:
         Raises:
             RunError: The file is damaged.
         """
-        path = self._folder / _FILE
-        try:
-            return Membership.model_validate_json(regular(path).read_bytes())
-        except FileNotFoundError:
-            return None
-        except (ValidationError, OSError):
-            error = ValueError("it is no site's identity")
-            raise damaged(path, error, "delete it and join with a new token") from None
+        return read_stored(self._folder / _FILE, Membership, "it is no site's identity", _JOIN_AGAIN)
 
     def enrolment_material(self, token: JoinToken) -> Material:
         """Return what a site shows and trusts when it enrols: the token's secret vouches for the site's own key."""
@@ -152,18 +150,15 @@ class SiteIdentity:
         answer = self._ask(call, token.authority_pem)
         return self._store(token.site, token.address, invitation_name(token.secret), answer)
 
-    def renewal_due(self, now: float) -> bool:
+    def renewal_due(self) -> bool:
         """Return whether a third or less of the certificate's life is left.
-
-        Args:
-            now: Seconds since 1970.
 
         Raises:
             RunError: The site has not enrolled.
         """
         certificate = load_certificate(self._joined().certificate.encode())
         life = ends(certificate) - certificate.not_valid_before_utc.timestamp()
-        return now >= ends(certificate) - life / 3
+        return self._now() >= ends(certificate) - life / 3
 
     def renew(self, call: Call) -> Membership:
         """Replace the certificate by a new one for the same key.
@@ -178,6 +173,42 @@ class SiteIdentity:
         present = self._joined()
         answer = self._ask(call, present.ca.encode())
         return self._store(present.site, present.address, present.invitation, answer)
+
+    def renew_if_due(self, call: Call, log: Callable[[str], None]) -> None:
+        """Replace the certificate if it is time; a server that is not there is asked the next time.
+
+        Args:
+            call: Sends a message over a connection with :meth:`material`.
+            log: Called with what happens.
+
+        Raises:
+            IdentityError: The server refuses, or gives an answer that is not valid; or the certificate has expired.
+        """
+        if not self.renewal_due():
+            return
+        self.require_current()
+        try:
+            self.renew(call)
+        except RunError as error:
+            log(f"the certificate could not be renewed yet: {error}")
+        else:
+            log("the certificate is renewed")
+
+    def keep_renewed(self, call: Call, wait: Callable[[float], bool], log: Callable[[str], None]) -> None:
+        """Replace the certificate each time that it is due: the work of a thread.
+
+        Connections that are open go on, and the next one shows the new certificate.
+
+        Args:
+            call: Sends a message over a connection with :meth:`material`.
+            wait: Waits for so many seconds, and returns whether this is to end.
+            log: Called with what happens.
+        """
+        while not wait(EVERY):
+            try:
+                self.renew_if_due(call, log)
+            except FednlpError as error:  # the connection goes on while it may
+                log(f"the certificate could not be renewed: {error}")
 
     def require_current(self) -> None:
         """Refuse to go on with a certificate that has expired by this machine's clock.
@@ -208,7 +239,7 @@ class SiteIdentity:
         try:
             return load_key(regular(path).read_bytes())
         except (IdentityError, OSError) as error:
-            raise damaged(path, error, "delete it and join with a new token") from None
+            raise damaged(path, error, _JOIN_AGAIN) from None
 
     def _ask(self, call: Call, authority: bytes) -> _Answer:
         """Return the server's answer to a signing request: for this key, by this authority."""

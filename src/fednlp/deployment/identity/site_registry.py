@@ -7,13 +7,19 @@ never by a name or number that somebody claims.
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated, Literal, TypeVar
 
 from cryptography import x509
+from pydantic import AfterValidator, Field, ValidationError
 
-from fednlp.deployment.identity.ca import Clock
+from fednlp.checked_json import damaged
+from fednlp.checked_json.stored import Stored
 from fednlp.deployment.identity.certificates import (
+    REMEDY,
+    Clock,
     certificate_pem,
     ends,
     fingerprint,
@@ -22,10 +28,9 @@ from fednlp.deployment.identity.certificates import (
     load_certificate,
     public_key,
 )
-from fednlp.deployment.identity.invitations import SECRET_BYTES, invitation_root
-from fednlp.deployment.identity.names import lookalike, site_name
-from fednlp.deployment.identity.register_file import Certificate, Entry, File, Invitation, RegisterFile, State
-from fednlp.deployment.identity.tokens import ASK_AGAIN, date_text
+from fednlp.deployment.identity.names import lookalike, site_name, stored_name
+from fednlp.deployment.identity.tokens import ASK_AGAIN, SECRET_BYTES, date_text, invitation_root
+from fednlp.disk import locked, private_folder, regular, write_private
 from fednlp.errors import IdentityError
 
 LONGEST_INVITATION = 365
@@ -33,6 +38,42 @@ LONGEST_INVITATION = 365
 DAY = 24 * 3600
 _MOST_CERTIFICATES = 4
 """Of one site at a time: renewals that got lost on the way leave some behind."""
+State = Literal["invited", "enrolled", "removed"]
+_Hex = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+_T = TypeVar("_T")
+
+
+class _Invitation(Stored):
+    """A root certificate (PEM), and the SHA-256 of the key that has used it."""
+
+    root: str
+    expires: float
+    used_by: _Hex | None = None
+
+
+class _Certificate(Stored):
+    """A certificate's SHA-256, and that of its key."""
+
+    fingerprint: _Hex
+    key: _Hex
+    expires: float
+
+
+class _Entry(Stored):
+    """A site; its number is its place in the list, and no entry is ever taken out."""
+
+    name: Annotated[str, AfterValidator(stored_name)]
+    state: State
+    since: float
+    invitation: _Invitation | None = None
+    certificates: list[_Certificate] = Field(default_factory=list)
+
+
+class _File(Stored):
+    """All sites."""
+
+    version: Literal[1] = 1
+    sites: list[_Entry] = Field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -71,11 +112,13 @@ class Register:
     """
 
     def __init__(self, folder: Path, now: Clock = time.time) -> None:
-        self._file, self._now = RegisterFile(folder), now
+        private_folder(folder, REMEDY)
+        self._path, self._now = folder / "sites.json", now
+        self._last = (b"", _File())
 
     def sites(self) -> list[Site]:
         """Return all sites in the order of their numbers, removed ones among them."""
-        return [_site(client, entry) for client, entry in enumerate(self._file.read().sites)]
+        return [_site(client, entry) for client, entry in enumerate(self._read().sites)]
 
     def invite(self, name: str, days: float = 7) -> tuple[bytes, int]:
         """Open an invitation, in place of an earlier one of this site.
@@ -101,13 +144,13 @@ class Register:
         secret, expires = secrets.token_bytes(SECRET_BYTES), int(self._now() + days * DAY)
         root = certificate_pem(invitation_root(secret)).decode()
 
-        def change(file: File) -> None:
+        def change(file: _File) -> None:
             entry = self._entry(file, name)
             if entry.state == "removed":
                 entry.state, entry.since, entry.certificates = "invited", self._now(), []
-            entry.invitation = Invitation(root=root, expires=expires)
+            entry.invitation = _Invitation(root=root, expires=expires)
 
-        self._file.change(change)
+        self._change(change)
         return secret, expires
 
     def expect(self, name: str) -> Site:
@@ -118,19 +161,19 @@ class Register:
         """
         name = site_name(name)
 
-        def change(file: File) -> Site:
+        def change(file: _File) -> Site:
             entry = self._entry(file, name)
             if entry.state != "enrolled":
                 entry.state, entry.since, entry.certificates = "enrolled", self._now(), []
             return _site(file.sites.index(entry), entry)
 
-        return self._file.change(change)
+        return self._change(change)
 
     def roots(self) -> list[bytes]:
         """Return the certificates of all open invitations, PEM: TLS trusts them beside the authority's."""
         return [
             entry.invitation.root.encode()
-            for entry in self._file.read().sites
+            for entry in self._read().sites
             if entry.invitation and entry.invitation.expires > self._now()
         ]
 
@@ -146,18 +189,13 @@ class Register:
             IdentityError: No open invitation has signed it, or another key has used the invitation.
         """
         shown = load_certificate(certificate)
-        key = key_id(public_key(shown))
 
-        def change(file: File) -> Site:
-            for client, entry in enumerate(file.sites):
-                invitation = entry.invitation
-                if invitation and is_issued_by(shown, load_certificate(invitation.root.encode())):
-                    self._require_open(entry.name, invitation, key)
-                    invitation.used_by = key
-                    return _site(client, entry)
-            raise IdentityError(f"this invitation was used up, replaced or withdrawn: {ASK_AGAIN}")
+        def change(file: _File) -> Site:
+            client, invitation, key = self._invited(file, shown)
+            invitation.used_by = key
+            return _site(client, file.sites[client])
 
-        return self._file.change(change)
+        return self._change(change)
 
     def require_invited(self, certificate: bytes) -> None:
         """Check that an open invitation has signed a certificate; it is not used up.
@@ -168,24 +206,26 @@ class Register:
         Raises:
             IdentityError: None has.
         """
-        shown = load_certificate(certificate)
-        for entry in self._file.read().sites:
-            invitation = entry.invitation
-            if invitation and is_issued_by(shown, load_certificate(invitation.root.encode())):
-                self._require_open(entry.name, invitation, key_id(public_key(shown)))
-                return
-        raise IdentityError(f"this invitation was used up, replaced or withdrawn: {ASK_AGAIN}")
+        self._invited(self._read(), load_certificate(certificate))
 
-    def _require_open(self, name: str, invitation: Invitation, key: str) -> None:
-        if invitation.expires <= self._now():
-            raise IdentityError(
-                f"the invitation of {name} expired on {date_text(invitation.expires)}: {ASK_AGAIN}"
-            )
-        if invitation.used_by not in (None, key):
-            raise IdentityError(
-                f"the invitation of {name} was used by another machine, which is a theft if it was none of yours: "
-                f"{ASK_AGAIN}"
-            )
+    def _invited(self, file: _File, shown: x509.Certificate) -> tuple[int, _Invitation, str]:
+        """Return the site whose invitation has signed a certificate, this invitation, and the certificate's key."""
+        key = key_id(public_key(shown))
+        for client, entry in enumerate(file.sites):
+            invitation = entry.invitation
+            if invitation is None or not is_issued_by(shown, load_certificate(invitation.root.encode())):
+                continue
+            if invitation.expires <= self._now():
+                raise IdentityError(
+                    f"the invitation of {entry.name} expired on {date_text(invitation.expires)}: {ASK_AGAIN}"
+                )
+            if invitation.used_by not in (None, key):
+                raise IdentityError(
+                    f"the invitation of {entry.name} was used by another machine, which is a theft if it was none of "
+                    f"yours: {ASK_AGAIN}"
+                )
+            return client, invitation, key
+        raise IdentityError(f"this invitation was used up, replaced or withdrawn: {ASK_AGAIN}")
 
     def record(self, client: int, certificate: x509.Certificate) -> None:
         """Accept a certificate from now on; those that the site has for other keys are good no longer.
@@ -197,13 +237,13 @@ class Register:
         Raises:
             IdentityError: The site was removed or invited anew in the meantime.
         """
-        new = Certificate(
+        new = _Certificate(
             fingerprint=fingerprint(certificate),
             key=key_id(public_key(certificate)),
             expires=ends(certificate),
         )
 
-        def change(file: File) -> None:
+        def change(file: _File) -> None:
             entry = file.sites[client]
             if entry.state == "removed":
                 raise _removed(entry)
@@ -217,7 +257,7 @@ class Register:
             same = [one for one in entry.certificates if one.key == new.key and one.expires > self._now()]
             entry.certificates = [*same[1 - _MOST_CERTIFICATES :], new]
 
-        self._file.change(change)
+        self._change(change)
 
     def authorise(self, certificate: bytes) -> Site:
         """Return the site that a certificate belongs to.
@@ -237,12 +277,19 @@ class Register:
             raise IdentityError(
                 f"the certificate of {entry.name} expired on {date_text(known.expires)}: {ASK_AGAIN}"
             )
-        if entry.invitation and entry.invitation.used_by == known.key:
-            return self._file.change(lambda file: _close(file, client, known.key))
-        return _site(client, entry)
+        if entry.invitation is None or entry.invitation.used_by != known.key:
+            return _site(client, entry)
 
-    def _find(self, shown: str) -> tuple[int, Entry, Certificate]:
-        for client, entry in enumerate(self._file.read().sites):
+        def close(file: _File) -> Site:
+            now = file.sites[client]
+            if now.invitation and now.invitation.used_by == known.key:  # not another one by now
+                now.invitation = None
+            return _site(client, now)
+
+        return self._change(close)
+
+    def _find(self, shown: str) -> tuple[int, _Entry, _Certificate]:
+        for client, entry in enumerate(self._read().sites):
             for one in entry.certificates:
                 if one.fingerprint == shown:
                     return client, entry, one
@@ -258,7 +305,7 @@ class Register:
         """
         name = site_name(name)
 
-        def change(file: File) -> Site:
+        def change(file: _File) -> Site:
             for client, entry in enumerate(file.sites):
                 if entry.name == name:
                     if entry.state != "removed":
@@ -268,9 +315,45 @@ class Register:
             known = ", ".join(entry.name for entry in file.sites) or "none yet"
             raise IdentityError(f"no site is called {name!r}; the sites are {known[:400]}")
 
-        return self._file.change(change)
+        return self._change(change)
 
-    def _entry(self, file: File, name: str) -> Entry:
+    def _read(self) -> _File:
+        """Return what the file says, not to be changed; it is parsed only if it has changed.
+
+        Raises:
+            RunError: It is damaged.
+        """
+        try:
+            content = regular(self._path).read_bytes()
+            if content != self._last[0]:
+                self._last = (content, _File.model_validate_json(content))
+        except FileNotFoundError:
+            return _File()
+        except (ValidationError, OSError):
+            error = ValueError("it is no register of sites")
+            raise damaged(self._path, error, "restore it from a backup") from None
+        return self._last[1]
+
+    def _change(self, change: Callable[[_File], _T]) -> _T:
+        """Apply a change to what the file says now, and return what the change returns.
+
+        When this returns, the file is on the disk; when the change raises, nothing is written.
+
+        Args:
+            change: Works on a copy of its own.
+
+        Raises:
+            RunError: The file is damaged or cannot be written.
+        """
+        with locked(self._path.with_suffix(".lock"), REMEDY):
+            before = self._read()
+            file = before.model_copy(deep=True)
+            result = change(file)
+            if file != before:
+                write_private(self._path, file.model_dump_json(indent=1).encode(), REMEDY)
+            return result
+
+    def _entry(self, file: _File, name: str) -> _Entry:
         """Return the entry of a name, a new one if there is none."""
         for entry in file.sites:
             if entry.name == name:
@@ -280,11 +363,11 @@ class Register:
                     f"there is a site {entry.name} already, which {name} can be taken for: two names must differ in "
                     "more than case and script"
                 )
-        file.sites.append(entry := Entry(name=name, state="invited", since=self._now()))
+        file.sites.append(entry := _Entry(name=name, state="invited", since=self._now()))
         return entry
 
 
-def _site(client: int, entry: Entry) -> Site:
+def _site(client: int, entry: _Entry) -> Site:
     return Site(
         name=entry.name,
         client=client,
@@ -295,15 +378,7 @@ def _site(client: int, entry: Entry) -> Site:
     )
 
 
-def _removed(entry: Entry) -> IdentityError:
+def _removed(entry: _Entry) -> IdentityError:
     return IdentityError(
         f"the site {entry.name} was removed from the federation on {date_text(entry.since)}; to come back, {ASK_AGAIN}"
     )
-
-
-def _close(file: File, client: int, key: str) -> Site:
-    """Close a site's invitation if it is still the one that this key has used."""
-    entry = file.sites[client]
-    if entry.invitation and entry.invitation.used_by == key:
-        entry.invitation = None
-    return _site(client, entry)

@@ -1,4 +1,4 @@
-"""Join tokens: all that a site needs to enrol, as one line to copy.
+"""Join tokens: all that a site needs to enrol, as one line to copy; and the invitations whose secrets they hold.
 
 A token is ``fednlp1:`` and base64url without padding of::
 
@@ -12,6 +12,11 @@ A token is ``fednlp1:`` and base64url without padding of::
 
 The checksum finds slips of the hand: a CRC-32 finds every single changed character. It proves nothing: a token is as
 trustworthy as the way on which it came.
+
+Of an invitation's secret the server keeps only a certificate. Both sides derive the same private key from it:
+HKDF-SHA256 (RFC 5869), then a scalar as in FIPS 186-5, appendix A.2.1. The server makes a root certificate of it when
+it invites, and forgets the secret. The site signs a certificate for its own key with it. So the first connection is
+mutual TLS already, the secret itself never travels, and the server sees at once which key an invitation is used for.
 """
 
 import base64
@@ -26,13 +31,36 @@ from hashlib import sha256
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    EllipticCurvePublicKey,
+    derive_private_key,
+)
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from fednlp.deployment.identity.certificates import DAMAGED, certificate_pem, is_issued_by, load_certificate
-from fednlp.deployment.identity.invitations import SECRET_BYTES
+from fednlp.deployment.identity.certificates import (
+    DAMAGED,
+    FIRST,
+    LAST,
+    certificate_pem,
+    common_name,
+    is_issued_by,
+    key_id,
+    load_certificate,
+    new_leaf,
+    new_root,
+)
 from fednlp.deployment.identity.names import server_address, site_name
 from fednlp.disk import regular
 from fednlp.errors import IdentityError
 
+SECRET_BYTES = 32
+_ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
+"""Of the group of P-256: NIST SP 800-186, section 3.2.1.3."""
+_INFO = b"fednlp invitation key, version 1"
+_ROOT_NAME = "invitation:"
 VERSION = "1"
 SKEW = 2 * 24 * 3600
 """Seconds by which a site's clock may be wrong before it takes a token for expired."""
@@ -224,3 +252,48 @@ class _Reader:
 
     def rest(self) -> bytes:
         return self.take(len(self._body))
+
+
+# ---- invitations -----------------------------------------------------------------------------------------------------
+
+
+def invitation_key(secret: bytes) -> EllipticCurvePrivateKey:
+    """Return the private key that belongs to a secret of 32 bytes, the same on both sides."""
+    wide = HKDF(algorithm=SHA256(), length=48, salt=None, info=_INFO).derive(secret)
+    return derive_private_key(int.from_bytes(wide, "big") % (_ORDER - 1) + 1, SECP256R1())
+
+
+def invitation_root(secret: bytes) -> x509.Certificate:
+    """Return the certificate that the server keeps of an invitation and trusts until it is used or expires.
+
+    Its dates say nothing: the register of sites knows until when an invitation is good, by the server's clock.
+    """
+    key = invitation_key(secret)
+    return new_root(_name(key), key, FIRST, LAST)
+
+
+def invitation_certificate(secret: bytes, key: EllipticCurvePublicKey) -> x509.Certificate:
+    """Return the certificate that a site shows when it uses an invitation.
+
+    Args:
+        secret: The invitation's secret.
+        key: The site's own public key.
+    """
+    signer = invitation_key(secret)
+    issuer = common_name(_name(signer))
+    return new_leaf("site", key, issuer, signer, begins=FIRST, ends=LAST)
+
+
+def invitation_name(secret: bytes) -> str:
+    """Return the name of an invitation, which says nothing of its secret."""
+    return _name(invitation_key(secret))
+
+
+def is_invitation(certificate: x509.Certificate) -> bool:
+    """Return whether a certificate says that it is for enrolling with an invitation."""
+    return certificate.issuer.rfc4514_string().startswith(f"CN={_ROOT_NAME}")
+
+
+def _name(key: EllipticCurvePrivateKey) -> str:
+    """Return the common name of an invitation's root: told apart by the key, so that TLS finds the right one."""
+    return _ROOT_NAME + key_id(key.public_key())[:16]

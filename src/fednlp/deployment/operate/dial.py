@@ -1,20 +1,26 @@
-"""Connects to a server step by step, to say which step fails: name, port, proxy, TLS."""
+"""Connects to a server step by step, to say which step fails: name, port, proxy, TLS.
+
+Where a connection comes to nothing, gRPC says little more than that.
+"""
 
 import socket
 import ssl
+import threading
+import time
 from base64 import b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from cryptography import x509
 
-from fednlp.deployment.identity.ca import SERVER_NAME
-from fednlp.deployment.identity.certificates import Material, fingerprint, show
-from fednlp.deployment.identity.invitations import is_invitation
+from fednlp.deployment.identity.access import Access
+from fednlp.deployment.identity.certificates import SERVER_NAME, Clock, Material, fingerprint, show
 from fednlp.deployment.identity.names import broker_scheme
+from fednlp.deployment.identity.tokens import is_invitation
 from fednlp.deployment.links.proxy import proxy_for, why_no_proxy
 from fednlp.deployment.operate.findings import GOOD, WARNING, WRONG, Finding, certificate_dates
+from fednlp.errors import IdentityError
 from fednlp.formatting.safe_text import clean
 
 PATIENCE = 10.0
@@ -264,3 +270,62 @@ def _reason(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "it was cut").lower().replace("_", " ")
     return error.strerror or str(error) or "it was cut"
+
+
+def likely(
+    address: str, material: Material | None, server_name: str | None = SERVER_NAME, now: float | None = None
+) -> Finding | None:
+    """Return what is wrong on the way to a server and what to do; None where nothing is found.
+
+    Args:
+        address: ``host:port``.
+        material: What the site shows and trusts; None behind a load balancer, whose certificate is not checked here.
+        server_name: Name in the server's certificate; None for that of the address.
+        now: Seconds since 1970; the present if left out.
+    """
+    now = time.time() if now is None else now
+    own = [] if material is None else x509.load_pem_x509_certificates(material.chain)[:1]
+    dates = [certificate_dates("this site's", one, now) for one in own]
+    for found in (*dates, *dial(address, material, now, server_name)):
+        if found.state == WRONG:
+            return found
+    return None
+
+
+class Explainer:
+    """Looks for the reason when connections come to nothing, in a thread of its own, and logs each that it finds once.
+
+    Args:
+        access: How the server is reached.
+        log: Called with what is found.
+        now: The clock.
+    """
+
+    def __init__(self, access: Access, log: Callable[[str], None], now: Clock = time.time) -> None:
+        self._access, self._log, self._now = access, log, now
+        self._said: str | None = None
+        self._looking = threading.Lock()
+
+    def failed(self, failures: int) -> None:
+        """Take note that a connection came to nothing.
+
+        Args:
+            failures: How many have in a row.
+        """
+        if failures == 1:
+            self._said = None
+        if self._looking.acquire(blocking=False):
+            threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        access = self._access
+        try:
+            found = likely(access.address, access.shown(), access.server_name, self._now())
+            line = None if found is None else f"{found.text}: {found.remedy}"
+            if line is not None and line != self._said:
+                self._said = line
+                self._log(line)
+        except IdentityError:
+            return  # it ends the connection, with this reason
+        finally:
+            self._looking.release()

@@ -12,11 +12,9 @@ from pathlib import Path
 from cryptography import x509
 
 from fednlp.deployment.identity.access import Access, access_of, has_joined
-from fednlp.deployment.identity.ca import SERVER_NAME
-from fednlp.deployment.identity.certificates import Material, certificate_pem, key_pem, new_key
-from fednlp.deployment.identity.invitations import invitation_certificate
+from fednlp.deployment.identity.certificates import SERVER_NAME, Material, certificate_pem, key_pem, new_key
 from fednlp.deployment.identity.names import broker_scheme, server_address
-from fednlp.deployment.identity.tokens import JoinToken, token_text
+from fednlp.deployment.identity.tokens import JoinToken, invitation_certificate, token_text
 from fednlp.deployment.operate.dial import dial
 from fednlp.deployment.operate.enrolling import carry_probe
 from fednlp.deployment.operate.findings import (

@@ -4,16 +4,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import grpc
+
 from fednlp.deployment.identity.access import Access
-from fednlp.deployment.identity.ca import SERVER_NAME
-from fednlp.deployment.identity.credentials import balancer_credentials, channel_credentials
+from fednlp.deployment.identity.certificates import SERVER_NAME
 from fednlp.deployment.identity.names import broker_scheme
-from fednlp.deployment.identity.proofs import prove
 from fednlp.deployment.identity.site_identity import Call
+from fednlp.deployment.links.grpc import channel_credentials
 from fednlp.deployment.links.grpc.client import enrol, probe
-from fednlp.deployment.links.proving import Prove
 from fednlp.deployment.links.streams import pause
-from fednlp.deployment.operate.explain import likely
+from fednlp.deployment.operate.dial import likely
 from fednlp.deployment.session.driver import NotThere
 from fednlp.deployment.session.probe import Probe
 from fednlp.errors import RunError
@@ -27,14 +27,7 @@ def credentials(access: Access) -> Any:
     """Return the gRPC credentials of a site's next connection."""
     if access.balancer is None:
         return channel_credentials(access.material())
-    return balancer_credentials(access.balancer.roots())
-
-
-def proof(access: Access) -> Prove | None:
-    """Return what proves who this site is where TLS does not show it."""
-    if access.balancer is None:
-        return None
-    return lambda method, challenge, body: prove(access.material(), method, challenge, body)
+    return grpc.ssl_channel_credentials(access.balancer.roots())
 
 
 def asking(access: Access) -> Call:
@@ -51,9 +44,9 @@ def asking(access: Access) -> Call:
                 from fednlp.deployment.links.mqtt import client
 
                 return client.enrol(address, access.material(), message, server_name=SERVER_NAME)
-            return enrol(address, credentials(access), message, server_name=name, prove=proof(access))
+            return enrol(address, credentials(access), message, server_name=name, prove=access.prove)
         except RunError as error:
-            found = likely(address, access.material() if access.balancer is None else None, name)
+            found = likely(address, access.shown(), name)
             if found is not None:
                 kind = NotThere if found.check in _ON_THE_WAY else RunError
                 raise kind(f"cannot enrol at {address}: {found.text}: {found.remedy}") from None
@@ -78,7 +71,7 @@ def carry_probe(access: Access, session: Probe) -> None:
 
         client.probe(address, access.material(), session, server_name=SERVER_NAME)
     else:
-        probe(address, credentials(access), session, server_name=name, prove=proof(access))
+        probe(address, credentials(access), session, server_name=name, prove=access.prove)
 
 
 def patiently(ask: Call, log: Log, sleep: Callable[[float], object] = time.sleep) -> Call:

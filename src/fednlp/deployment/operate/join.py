@@ -12,25 +12,19 @@ from typing import Any
 from fednlp.deployment.identity.access import (
     IDENTITY,
     Access,
-    Balancer,
     access_of,
     has_joined,
-    store_balancer,
-    store_organisation,
-    stored_balancer,
 )
-from fednlp.deployment.identity.ca import REMEDY, SERVER_NAME
-from fednlp.deployment.identity.invitations import invitation_name
+from fednlp.deployment.identity.admission.balancer import Balancer, store_balancer, stored_balancer
+from fednlp.deployment.identity.admission.organisation import Files, store_organisation
+from fednlp.deployment.identity.certificates import REMEDY, SERVER_NAME
 from fednlp.deployment.identity.names import broker_scheme, server_address
-from fednlp.deployment.identity.organisation import Files
-from fednlp.deployment.identity.renewal import keep_renewed, renew_if_due
 from fednlp.deployment.identity.site_identity import SiteIdentity
-from fednlp.deployment.identity.tokens import JoinToken, token_text
+from fednlp.deployment.identity.tokens import JoinToken, invitation_name, token_text
 from fednlp.deployment.links.grpc.client import connect
-from fednlp.deployment.operate.enrolling import asking, credentials, patiently, proof
-from fednlp.deployment.operate.explain import Explainer
+from fednlp.deployment.operate.dial import Explainer
+from fednlp.deployment.operate.enrolling import asking, credentials, patiently
 from fednlp.deployment.operate.homes import joined_folder
-from fednlp.deployment.site.bound_run import BoundRun
 from fednlp.deployment.site.participate import Participant
 from fednlp.deployment.site.policy import SitePolicy, load_policy
 from fednlp.deployment.site.site import Site
@@ -231,14 +225,13 @@ def _connected(folder: Path, policy: SitePolicy, log: Log) -> Iterator[tuple[Par
         over = threading.Event()
         if access.identity is not None:
             ask = asking(access)
-            renew_if_due(access.identity, ask, time.time(), log)
-            renewing = (access.identity, ask, over.wait, time.time, log)
-            threading.Thread(target=keep_renewed, args=renewing, daemon=True).start()
+            access.identity.renew_if_due(ask, log)
+            renewing = access.identity.keep_renewed
+            threading.Thread(target=renewing, args=(ask, over.wait, log), daemon=True).start()
         access.material()  # an expired one is said at once
         site = Site(folder, access.site, policy, log)
         member = None if access.identity is None else access.identity.membership
-        bound = None if member is None else BoundRun(folder, member.invitation)
-        participant = Participant(folder, site, bound, log)
+        participant = Participant(folder, site, None if member is None else member.invitation, log)
         session, failure = participant.session, list[FednlpError]()
         link = threading.Thread(target=_link, args=(access, participant, failure, log), daemon=True)
         link.start()
@@ -273,7 +266,7 @@ def _link(access: Access, site: Participant, failure: list[FednlpError], log: Lo
                 on_state=log,
                 on_failed=Explainer(access, log).failed,
                 server_name=access.server_name,
-                prove=proof(access),
+                prove=access.prove,
             )
         asyncio.run(connecting)
     except FednlpError as error:

@@ -10,16 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fednlp.config import Experiment
-from fednlp.deployment.identity.credentials import server_credentials
-from fednlp.deployment.identity.enrolment import (
-    FOLDER,
-    Admission,
-    FederationAdmission,
-    Kind,
-    require_same_kind,
-    store_address,
-    typed_by,
-)
+from fednlp.deployment.identity.admission import Admission, Kind
+from fednlp.deployment.identity.admission.federation import FederationAdmission
+from fednlp.deployment.identity.admission.organisation import Files, OrganisationAdmission
+from fednlp.deployment.identity.enrolment import FOLDER, require_same_kind, store_address, typed_by
 from fednlp.deployment.identity.names import (
     broker_scheme,
     host_and_port,
@@ -27,9 +21,8 @@ from fednlp.deployment.identity.names import (
     server_address,
     site_name,
 )
-from fednlp.deployment.identity.organisation import Files, OrganisationAdmission
-from fednlp.deployment.identity.proofs import Challenges
 from fednlp.deployment.identity.site_registry import Register
+from fednlp.deployment.links.grpc import server_credentials
 from fednlp.deployment.links.grpc.server import serve as listen_with
 from fednlp.deployment.server.ending import await_shutdown_acks
 from fednlp.deployment.server.federation import Federation, components_before_sites
@@ -251,7 +244,7 @@ def _require_fit(experiment: Experiment, where: Listening) -> None:
 def _admission(folder: Path, where: Listening, log: Callable[[str], None]) -> Admission:
     """Return who lets sites in: the federation's own authority, or that of an organisation."""
     if where.files is None:
-        return FederationAdmission(folder, where.hosts)
+        return FederationAdmission(folder, where.hosts, behind_proxy=where.behind_proxy)
     return OrganisationAdmission(where.files, Register(folder), log)
 
 
@@ -277,9 +270,8 @@ def _listen(where: Listening, admission: Admission, hub: Hub, callback: Callback
         address = server_address(where.broker)
         made = server.serve(address, admission.material, session, enrol, log=callback.log, probe=probe)
         return made, address
-    credentials, challenges = None, None
-    if where.behind_proxy:
-        challenges = Challenges()
+    credentials, challenges = None, admission.challenges
+    if challenges is not None:
         callback.log(
             f"this server listens without TLS at {where.listen}: let nobody but the load balancer reach it"
         )

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from fednlp.deployment.server.publishing import Offer
 from fednlp.deployment.server.site_engine import SiteEngine
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.inbox import round_of
+from fednlp.deployment.session.call_ids import round_of
+from fednlp.deployment.session.hub import StoredReply
 from fednlp.deployment.session.site_kinds import call_id
 from fednlp.deployment.session.waiting import LOOK, Patience, Reminders
 from fednlp.disk import sync_folder, writing
@@ -266,7 +266,5 @@ def by_arrivals(run: OpenRun, sites: SiteEngine, path: Path, patience: Patience)
         patience,
     )
     sites.busy, sites.forgets = arrivals.training, False
-    sites.hub.storing.eager = (
-        False  # what has arrived is written down, and is then expected to be on the disk
-    )
+    sites.hub.eager = False  # what has arrived is written down, and is then expected to be on the disk
     training.algorithm = on_schedule(training.algorithm, arrivals)

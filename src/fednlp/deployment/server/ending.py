@@ -9,9 +9,8 @@ from typing import Any
 
 from fednlp.deployment.server.gathering import Member, Members
 from fednlp.deployment.server.round_log import attempt_name
-from fednlp.deployment.session.frames import CHUNK
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call, ObjectRef
+from fednlp.deployment.session.messages import CHUNK, Call, ObjectRef
 from fednlp.deployment.site.final_model import DECLINED, FinalModel
 from fednlp.federated.runtime import MODEL
 from fednlp.simulation.components import Log

@@ -16,15 +16,20 @@ from fednlp.deployment.server.ending import FinalModels
 from fednlp.deployment.server.gathering import Gathering, Members
 from fednlp.deployment.server.label_agreement import FILE as AGREED
 from fednlp.deployment.server.label_agreement import agree, lacks_labels
-from fednlp.deployment.server.newcomers import Newcomers, PopulationChanged, fixed_population
+from fednlp.deployment.server.newcomers import (
+    Newcomers,
+    PopulationChanged,
+    Returning,
+    fixed_population,
+    said_before,
+)
 from fednlp.deployment.server.publishing import Publisher
 from fednlp.deployment.server.remote_labels import RemoteLabels, save_counts
-from fednlp.deployment.server.returning import Returning, said_before
 from fednlp.deployment.server.run_directory import noise_secret
 from fednlp.deployment.server.secure_sums import Asking, SecureSessions
 from fednlp.deployment.server.site_engine import SiteEngine
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import ObjectRef
+from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.secure_messages import OF_TESTS
 from fednlp.deployment.session.setup import ENCODER_FILES, Again, Setup, model_files, sections_for_sites
 from fednlp.deployment.session.waiting import Patience

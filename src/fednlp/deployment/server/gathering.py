@@ -8,9 +8,8 @@ from typing import Protocol
 import numpy as np
 
 from fednlp.deployment.server.round_log import attempt_name
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call, ObjectRef
+from fednlp.deployment.session.hub import Hub, StoredReply
+from fednlp.deployment.session.messages import Call, ObjectRef
 from fednlp.deployment.session.setup import Again, Ready, Setup, read_ready, setup_attempt
 from fednlp.deployment.session.waiting import LOOK, Reminders
 from fednlp.errors import RunError

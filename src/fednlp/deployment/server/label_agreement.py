@@ -5,16 +5,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from fednlp import config
-from fednlp.checked_json import damaged
+from fednlp.checked_json.stored import Stored, read_stored
 from fednlp.config import Experiment
 from fednlp.data.labels import has_labels
 from fednlp.data.textdata import in_order
 from fednlp.deployment.server.gathering import Member, Members
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
+from fednlp.deployment.session.messages import Call
 from fednlp.deployment.session.setup import sections_for_sites
 from fednlp.deployment.site.label_telling import LABELS, MOST_LABELS, AskedLabels, ToldLabels
 from fednlp.disk import atomic
@@ -29,9 +29,7 @@ FILE = "labels.json"
 _LOOK, _SAY = 1.0, 10.0
 
 
-class _Agreed(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
-
+class _Agreed(Stored):
     labels: list[str]
 
 
@@ -46,13 +44,10 @@ def with_agreed(experiment: Experiment, folder: Path) -> Experiment:
         RunError: The file that names them is damaged.
     """
     path = folder / FILE
-    if experiment.data.labels is not None or not path.is_file():
+    if experiment.data.labels is not None:
         return experiment
-    try:
-        agreed = _Agreed.model_validate_json(path.read_bytes())
-    except ValidationError:
-        raise damaged(path, ValueError("it names no labels"), "start in a new --out") from None
-    return _with_labels(experiment, agreed.labels)
+    agreed = read_stored(path, _Agreed, "it names no labels", "start in a new --out")
+    return experiment if agreed is None else _with_labels(experiment, agreed.labels)
 
 
 def lacks_labels(experiment: Experiment) -> bool:

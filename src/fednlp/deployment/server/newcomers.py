@@ -1,21 +1,23 @@
-"""Sites that join while the rounds go on: they are set up meanwhile, and take part from the next round on.
+"""Sites that come while the rounds go on: those that join late, and those that have lost what they were set up for.
 
-The population of a round is a function of a record on the server's disk. Who takes part from a round on is written down
-before the round's cohort is drawn, so that a server that is killed draws the same cohorts again.
+Both are set up meanwhile. One that joins takes part from the next round on. The population of a round is a function of
+a record on the server's disk. Who takes part from a round on is written down before the round's cohort is drawn, so
+that a server that is killed draws the same cohorts again.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
+from fednlp.checked_json.stored import Stored, read_stored
 from fednlp.config import Experiment
 from fednlp.deployment.server.gathering import Gathering, Member, Members, sites_partition
-from fednlp.deployment.session.setup import Ready
-from fednlp.disk import atomic, sync_folder, writing
-from fednlp.errors import RunError
+from fednlp.deployment.session.hub import Hub
+from fednlp.deployment.session.setup import Again, Ready
+from fednlp.disk import write_durably
 from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
 from fednlp.simulation.components import Log
@@ -23,24 +25,20 @@ from fednlp.simulation.components import Log
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
 
 
-class Since(BaseModel):
+class Since(Stored):
     """How many sites take part from a round on."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     round: int = Field(ge=1)
     sites: int = Field(ge=1)
 
 
-class Record(BaseModel):
+class Record(Stored):
     """How many sites take part, over the rounds.
 
     Attributes:
         begun: The last round whose population is settled.
         since: In the order of the rounds.
     """
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     begun: int = Field(ge=0)
     since: list[Since] = Field(min_length=1)
@@ -83,7 +81,9 @@ class Newcomers:
         self.path, self.members, self.fixed, self.log = record, members, fixed, log
         self._partition, self._make = partition, gathering
         whole = Partition.load(partition)
-        self._record = _read(record) or Record(begun=0, since=[Since(round=1, sites=whole.num_clients)])
+        self._record = read_stored(
+            record, Record, "it is no record of the sites", "restore it from a backup"
+        ) or Record(begun=0, since=[Since(round=1, sites=whole.num_clients)])
         self._told: set[int] = set()
 
     @cached_property
@@ -163,10 +163,7 @@ class Newcomers:
 
     def _put(self, record: Record) -> None:
         self._record = record
-        with atomic(self.path, _REMEDY) as file:
-            file.write(record.model_dump_json().encode())
-        with writing(self.path.parent, _REMEDY):
-            sync_folder(self.path.parent)
+        write_durably(self.path, record.model_dump_json().encode(), _REMEDY)
 
 
 def fixed_population(experiment: Experiment, algorithm: Algorithm) -> str | None:
@@ -190,10 +187,64 @@ def fixed_population(experiment: Experiment, algorithm: Algorithm) -> str | None
     return None
 
 
-def _read(path: Path) -> Record | None:
-    try:
-        return Record.model_validate_json(path.read_bytes()) if path.is_file() else None
-    except ValidationError as error:
-        raise RunError(
-            f"{path} is damaged ({str(error).splitlines()[0]}): restore it from a backup"
-        ) from None
+class Returning:
+    """Sets sites up again that take part in a run and say that they are not set up for it.
+
+    A site says so when its connection begins. One that was set up by this connection is left alone.
+
+    Args:
+        hub: Who is connected.
+        members: Returns who there is.
+        gathering: Makes what sets sites up; called once there is one to be set up.
+        sites: Returns how many sites take part.
+        since: When the connection began by which a site was set up before, by its number; taken further here.
+        log: Called with what happens.
+    """
+
+    def __init__(
+        self,
+        hub: Hub,
+        members: Members,
+        gathering: Callable[[], Gathering],
+        sites: Callable[[], int],
+        since: dict[int, float],
+        log: Log,
+    ) -> None:
+        self.hub, self.members, self.log = hub, members, log
+        self._make, self._sites, self._since = gathering, sites, since
+        self._asked: set[int] = set()
+
+    def look(self) -> None:
+        """Ask the sites that have come back since the last look, and take note of what has arrived."""
+        connected = self.hub.connected()
+        for member in self.members()[: self._sites()]:
+            here = connected.get(member.client)
+            if member.state != "enrolled" or member.client in self._asked or here is None or here.set_up:
+                continue
+            if self._since.get(member.client) != here.since:
+                self._asked.add(member.client)
+                self.log(f"site {member.name} has lost what it was set up for: it is set up again")
+                self._gathering.anew(member.client)
+        if self._asked:
+            self._gathering.look([one for one in self.members() if one.client in self._asked])
+            self._since |= self._gathering.since
+            self._asked -= self._gathering.ready.keys()
+
+    @cached_property
+    def _gathering(self) -> Gathering:
+        return self._make()
+
+
+def said_before(partition: Path, client: int, counted: Mapping[int, int]) -> Again:
+    """Return what a site is told that has lost what it was set up for.
+
+    Args:
+        partition: The file of all sites' sizes.
+        client: The site's number.
+        counted: The last round by client in which its update counted.
+    """
+    whole, last = Partition.load(partition), counted.get(client, 0)
+    train, test = (int(np.diff(one)[client]) for one in (whole.train_offsets, whole.test_offsets))
+    if not last and (train, test) == (1, 0):  # as of a site that was removed before the first round
+        return Again(counted=0)
+    return Again(train=train, test=test, counted=last)

@@ -7,7 +7,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import ObjectRef
+from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.objects import write_object
 from fednlp.deployment.session.site_kinds import DERIVED
 from fednlp.federated.communication import derived_entries

@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from fednlp.disk import atomic, sync_folder, writing
-from fednlp.errors import RunError
+from fednlp.checked_json.stored import Stored, read_stored
+from fednlp.disk import write_durably
 
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
 
 
-class Decided(BaseModel):
+class Decided(Stored):
     """The decisions about one round.
 
     Attributes:
@@ -26,10 +26,8 @@ class Decided(BaseModel):
         counted: The clients whose updates count; None while that is open.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
     round: int = Field(default=0, ge=0)
-    calls: dict[int, str] = {}
+    calls: dict[int, str] = Field(default_factory=dict)
     counted: list[int] | None = None
 
 
@@ -45,7 +43,9 @@ class RoundLog:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._decided = _read(path) if path.is_file() else Decided()
+        self._decided = (
+            read_stored(path, Decided, "it is no record of a round", "restore it from a backup") or Decided()
+        )
 
     def of(self, round_number: int) -> Decided:
         """Return what is decided about a round."""
@@ -68,10 +68,7 @@ class RoundLog:
 
     def _put(self, known: Decided, **changes: Any) -> None:
         self._decided = known.model_copy(update=changes)
-        with atomic(self.path, _REMEDY) as file:
-            file.write(self._decided.model_dump_json().encode())
-        with writing(self.path.parent, _REMEDY):
-            sync_folder(self.path.parent)
+        write_durably(self.path, self._decided.model_dump_json().encode(), _REMEDY)
 
 
 def next_attempt(call_id: str) -> str:
@@ -91,12 +88,3 @@ def attempt_name(name: str, attempt: int) -> str:
     ('train', 'train-2')
     """
     return name if attempt == 1 else f"{name}-{attempt}"
-
-
-def _read(path: Path) -> Decided:
-    try:
-        return Decided.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise RunError(
-            f"{path} is damaged ({str(error).splitlines()[0]}): restore it from a backup"
-        ) from None

@@ -20,14 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.inbox import client_of
-from fednlp.deployment.session.message_types import Call, ObjectRef
+from fednlp.deployment.session.call_ids import client_of
+from fednlp.deployment.session.hub import Hub, StoredReply
+from fednlp.deployment.session.messages import Call, ObjectRef
 from fednlp.deployment.session.secure_messages import BODY, Step, steps_of, to_json
 from fednlp.deployment.session.secure_terms import RoundSpec, spec_of, terms_of
 from fednlp.deployment.session.waiting import Patience
-from fednlp.disk import atomic, sync_folder, writing
+from fednlp.disk import write_durably, writing
 from fednlp.errors import FednlpError, SecureAbort, TooFewClients
 from fednlp.federated.client import ClientResult
 from fednlp.federated.upload import Residues, masked_tail
@@ -99,10 +98,7 @@ class Present:
     def put(self, step: str, clients: Collection[int]) -> None:
         """Take note of who was there; when this returns, it is on the disk."""
         self._steps[step] = list(clients)
-        with atomic(self.path, _REMEDY) as file:
-            file.write(json.dumps(self._steps).encode())
-        with writing(self.path.parent, _REMEDY):
-            sync_folder(self.path.parent)
+        write_durably(self.path, json.dumps(self._steps).encode(), _REMEDY)
 
 
 class SecureSessions:

@@ -17,10 +17,8 @@ from torch import Tensor
 from fednlp.deployment.server.publishing import Offer, Publisher
 from fednlp.deployment.server.round_log import RoundLog, next_attempt
 from fednlp.deployment.server.secure_sums import with_masked_weight
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.session.message_types import Call
-from fednlp.deployment.session.messages import printable
+from fednlp.deployment.session.hub import Hub, StoredReply
+from fednlp.deployment.session.messages import Call, printable
 from fednlp.deployment.session.objects import mapped_privately
 from fednlp.deployment.session.reply_checks import Reportable, least_loss, most_counts, require_own
 from fednlp.deployment.session.secure_terms import request_digest

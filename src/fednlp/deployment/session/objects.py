@@ -3,22 +3,28 @@
 import hashlib
 import mmap
 import os
+import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from fednlp.deployment.session.message_types import ObjectRef
+from fednlp.deployment.session.messages import CHUNK, ObjectRef
 from fednlp.disk import sync_again, sync_folder, writing
 from fednlp.errors import FednlpError, ProtocolError, RunError
+from fednlp.formatting.units import human_bytes
 
-REMEDY = "then the transfer goes on from where it stands"
+MOST_FETCHED = 64 * 10**9
+"""Bytes that the calls which are open at a client may have it fetch in all."""
+_SPARE = 10**9
+"""Bytes of a disk that stay free, or a twentieth of a small one."""
+_REMEDY = "then the transfer goes on from where it stands"
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def _reading(path: Path) -> Iterator[None]:
     """Turn the system's errors about a file that cannot be read into one line.
 
     Args:
@@ -31,7 +37,7 @@ def reading(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise RunError(
-            f"cannot read {path} ({error.strerror or error}): mend its disk, or remove the file, {REMEDY}"
+            f"cannot read {path} ({error.strerror or error}): mend its disk, or remove the file, {_REMEDY}"
         ) from None
 
 
@@ -180,7 +186,7 @@ class Partial:
 
     def __init__(self, path: Path, ref: ObjectRef) -> None:
         self.path, self.ref = path, ref
-        with writing(path.parent, REMEDY):
+        with writing(path.parent, _REMEDY):
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.length = os.fstat(self._handle).st_size
         if self.length > ref.size:
@@ -211,7 +217,7 @@ class Partial:
         self.length += len(data)
 
     def _store(self, offset: int, data: memoryview) -> None:
-        with writing(self.path.parent, REMEDY):
+        with writing(self.path.parent, _REMEDY):
             if os.pwrite(self._handle, data, offset) != len(data):
                 os.ftruncate(self._handle, offset)
                 raise OSError("the chunk was not written whole")
@@ -223,7 +229,7 @@ class Partial:
             RunError: The disk cannot be written, or what was there before cannot be read.
         """
         if self._hash is None:
-            with reading(self.path), open(self._handle, "rb", closefd=False) as file:
+            with _reading(self.path), open(self._handle, "rb", closefd=False) as file:
                 file.seek(0)
                 found = hashlib.file_digest(file, "sha256").hexdigest()
         else:
@@ -239,7 +245,7 @@ class Partial:
         Raises:
             RunError: The disk is full, or cannot be written.
         """
-        with writing(self.path.parent, REMEDY):
+        with writing(self.path.parent, _REMEDY):
             if self._hash is None:  # these bytes, or some of them, may be of an attempt that failed
                 sync_again(self._handle)
             else:
@@ -247,7 +253,7 @@ class Partial:
 
     def discard(self) -> None:
         """Remove all bytes, which are stored by now: the object begins at 0 again."""
-        with writing(self.path.parent, REMEDY):
+        with writing(self.path.parent, _REMEDY):
             os.ftruncate(self._handle, 0)
         self.length, self._hash = 0, _Hash()
 
@@ -259,3 +265,137 @@ class Partial:
                     self._hash.settle()
             os.close(self._handle)
         self._handle = -1
+
+
+class ObjectFile:
+    """A file that is sent in chunks, to any number of readers.
+
+    Args:
+        path: The file.
+        ref: What it is.
+
+    Raises:
+        RunError: The file cannot be opened.
+    """
+
+    def __init__(self, path: Path, ref: ObjectRef) -> None:
+        self.path, self.ref = path, ref
+        with _reading(path):
+            self._handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def chunk(self, offset: int, most: int | None = None) -> bytes:
+        """Return the chunk at an offset.
+
+        Args:
+            offset: From the file's beginning, in bytes.
+            most: Its bytes at most; :data:`CHUNK` if left out.
+
+        Raises:
+            RunError: The file cannot be read.
+        """
+        with _reading(self.path):
+            return os.pread(self._handle, min(most or CHUNK, self.ref.size - offset), offset)
+
+    def close(self) -> None:
+        """Let go of the file, which stays."""
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+
+class ObjectCache:
+    """A folder of objects that a client has fetched, whole or in part, named by their digests.
+
+    A server has them too, so they are not put on the disk at once. Those of an earlier process are checked before they
+    are used: a machine that lost its power may have lost some of their bytes.
+
+    Args:
+        folder: Made if missing.
+        most_bytes: Bytes that the calls which are open may have fetched in all.
+    """
+
+    def __init__(self, folder: Path, most_bytes: int = MOST_FETCHED) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+        self._checked: set[str] = set()
+        make_folder(folder, _REMEDY)
+
+    def find(self, ref: ObjectRef) -> Path | None:
+        """Return the file of an object, or None if it is not there as a whole.
+
+        Raises:
+            RunError: The file cannot be read, or is damaged and cannot be removed.
+        """
+        path = self.folder / ref.digest
+        with _reading(path):
+            if not path.is_file():
+                return None
+            whole = ref.digest in self._checked or ref_of(path) == ref
+        if not whole:
+            self._remove(path)
+            return None
+        self._checked.add(ref.digest)
+        return path
+
+    def require_room(self, refs: Iterable[ObjectRef]) -> None:
+        """Check that what is missing of objects fits on the disk.
+
+        Raises:
+            RunError: It does not, or the disk cannot be read.
+        """
+        with _reading(self.folder):
+            missing = sum(self._missing(ref) for ref in {*refs})
+            disk = shutil.disk_usage(self.folder)
+        if missing and missing > disk.free - min(_SPARE, disk.total // 20):
+            raise RunError(
+                f"the server sends {human_bytes(missing)}, for which the disk here has no room: free some, {_REMEDY}"
+            )
+
+    def _missing(self, ref: ObjectRef) -> int:
+        path = self.folder / ref.digest
+        there = next((one for one in (path, path.with_suffix(".part")) if one.is_file()), None)
+        return max(0, ref.size - (0 if there is None else there.stat().st_size))
+
+    def begin(self, ref: ObjectRef) -> Partial:
+        """Return the part of an object that is there."""
+        return Partial(self.folder / f"{ref.digest}.part", ref)
+
+    def keep(self, partial: Partial) -> bool:
+        """Give a whole object its name and return True, or discard it and return False if its bytes are wrong.
+
+        Raises:
+            RunError: The file cannot be read, or the folder cannot be written.
+        """
+        if not partial.check():
+            return False
+        partial.close()
+        with writing(self.folder, _REMEDY):
+            os.replace(partial.path, self.folder / partial.ref.digest)
+        self._checked.add(partial.ref.digest)
+        return True
+
+    def drop(self, digest: str) -> None:
+        """Remove an object, whole or in part.
+
+        Raises:
+            RunError: It cannot be removed.
+        """
+        for name in (digest, f"{digest}.part"):
+            self._remove(self.folder / name)
+
+    def keep_only(self, needed: Collection[str]) -> None:
+        """Remove the objects that are not needed, whole or in part.
+
+        Raises:
+            RunError: They cannot be removed.
+        """
+        for digest in self.digests():
+            if digest not in needed:
+                self.drop(digest)
+
+    def _remove(self, path: Path) -> None:
+        with writing(self.folder, _REMEDY):
+            path.unlink(missing_ok=True)
+
+    def digests(self) -> list[str]:
+        """Return the objects that are there, whole or in part."""
+        return sorted({path.name.removesuffix(".part") for path in self.folder.iterdir()})

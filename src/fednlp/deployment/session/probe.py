@@ -7,11 +7,11 @@ import os
 from collections import deque
 from collections.abc import Callable
 
-from fednlp.deployment.session.frames import CHUNK
+from fednlp.deployment.session.messages import CHUNK
 from fednlp.errors import ProtocolError, RunError
 
 PIECES = 4
-"""Pieces of :data:`~fednlp.deployment.session.frames.CHUNK` bytes."""
+"""Pieces of :data:`~fednlp.deployment.session.messages.CHUNK` bytes."""
 WHOLE = PIECES * CHUNK
 """Bytes in each direction."""
 PATIENCE = 120.0

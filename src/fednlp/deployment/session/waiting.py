@@ -3,16 +3,15 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
-from fednlp.deployment.session.calls import StoredReply
-from fednlp.deployment.session.inbox import client_of
+from fednlp.deployment.session.call_ids import client_of
+from fednlp.deployment.session.hub import Hub, StoredReply
 
 LOOK = 1.0
 """Seconds between two looks at who is missing."""
 TOLD = 10 * LOOK
 """Seconds until a line says who is missing; each later one comes after twice the time."""
-MOST_BETWEEN = 300 * LOOK
+_MOST_BETWEEN = 300 * LOOK
 """Seconds between two such lines at most."""
 
 
@@ -36,14 +35,8 @@ class Reminders:
         if (waited := now - self._begun) < self._next:
             return False
         while self._next <= waited:
-            self._next += min(self._next, MOST_BETWEEN)
+            self._next += min(self._next, _MOST_BETWEEN)
         return True
-
-
-class Mail(Protocol):
-    """Where replies come from (:class:`fednlp.deployment.session.hub.Hub`)."""
-
-    def take(self, timeout: float | None = None) -> StoredReply | None: ...
 
 
 @dataclass(frozen=True)
@@ -60,20 +53,20 @@ class Patience:
     on_waiting: Callable[[Sequence[int], float], None] = lambda clients, seconds: None
     gone: Callable[[], Collection[int]] = frozenset
 
-    def replies(self, mail: Mail, awaited: set[str]) -> Iterator[StoredReply]:
+    def replies(self, hub: Hub, awaited: set[str]) -> Iterator[StoredReply]:
         """Yield the replies to some calls as they arrive.
 
         It ends when all are there, when the time is over, or when all who are missing are gone.
 
         Args:
-            mail: Where they arrive.
+            hub: Has them.
             awaited: The numbers of the calls; one is removed before its reply is yielded, so that those that are left
                 at the end are missing.
         """
         begun = time.monotonic()
         reminders = Reminders(begun)
         while awaited:
-            reply = mail.take(LOOK)
+            reply = hub.take(LOOK)
             now, gone = time.monotonic(), self.gone()
             if reply is not None:
                 if reply.id in awaited:

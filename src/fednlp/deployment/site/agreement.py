@@ -8,8 +8,8 @@ from pydantic import Field
 
 from fednlp.checked_json import damaged
 from fednlp.config import differences
-from fednlp.deployment.session.message_types import ObjectRef
-from fednlp.deployment.session.object_cache import MOST_FETCHED
+from fednlp.deployment.session.messages import ObjectRef
+from fednlp.deployment.session.objects import MOST_FETCHED
 from fednlp.deployment.session.setup import (
     ENCODER_FILES,
     MODEL_FILES,
@@ -35,7 +35,7 @@ from fednlp.deployment.site.refusals import (
     refused_by,
 )
 from fednlp.deployment.site.worker import ENCODER, FINETUNED, RECORD, START, SiteWork, open_work
-from fednlp.disk import atomic, sha256_of, sync_all, sync_folder, writing
+from fednlp.disk import sha256_of, sync_all, write_durably, writing
 from fednlp.errors import RunError
 from fednlp.federated.runtime import MODEL
 from fednlp.formatting.units import human_bytes
@@ -153,10 +153,7 @@ class Agreement:
         with writing(self.folder, _REMEDY):
             for models in filter(Path.is_dir, self._models.values()):
                 sync_all(models)
-        with atomic(self.folder / _SETUP, _REMEDY) as file:
-            file.write(agreed.model_dump_json().encode())
-        with writing(self.folder, _REMEDY):
-            sync_folder(self.folder)
+        write_durably(self.folder / _SETUP, agreed.model_dump_json().encode(), _REMEDY)
 
     def examine(
         self, setup: Setup, objects: Mapping[str, Path], federation: str, refusal: Exception | None = None

@@ -6,17 +6,14 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from fednlp.deployment.session.call_names import in_words
-from fednlp.deployment.session.call_preparation import ReadyCall
-from fednlp.deployment.session.client_session import ClientSession
-from fednlp.deployment.session.message_types import Call
-from fednlp.deployment.session.messages import software
-from fednlp.deployment.session.object_cache import ObjectCache
-from fednlp.deployment.session.objects import Written
-from fednlp.deployment.session.outbox import Outbox
+from fednlp.checked_json.stored import Stored, read_stored
+from fednlp.deployment.session.call_ids import in_words
+from fednlp.deployment.session.client_session import ClientSession, ReadyCall
+from fednlp.deployment.session.messages import Call, software
+from fednlp.deployment.session.objects import ObjectCache, Written
+from fednlp.deployment.session.replies import Outbox
 from fednlp.deployment.session.setup import is_setup, read_setup
 from fednlp.deployment.site.agreement import ModelDeclined
-from fednlp.deployment.site.bound_run import BoundRun
 from fednlp.deployment.site.disclosure import redact_error
 from fednlp.deployment.site.final_model import DECLINED, is_final_model
 from fednlp.deployment.site.label_telling import asks_labels, examine_labels
@@ -37,7 +34,7 @@ It waits for a site of which it has not heard that, and one that has ended does 
 """
 _LONELY = 30.0
 """Seconds without a connection until a site says what it waits for, and how to stop it."""
-_OVER, _LONGEST = "over", 1024
+_BOUND, _OVER, _LONGEST = "run.json", "over", 1024
 """The file that names the run of which a site has all that it is due, and the bytes of a name at most."""
 _GRACE = 0.5
 """Seconds that the server has to store an update before the site puts it on its own disk: most are there by then."""
@@ -52,14 +49,15 @@ class Participant:
     Args:
         folder: Of this site and federation.
         site: Does the work.
-        bound: The run that its token is for; None if it may take part in any.
+        invitation: Name of the invitation that it enrolled with last; None without a token, for any run.
         log: Called with what happens.
     """
 
-    def __init__(self, folder: Path, site: Site, bound: BoundRun | None, log: Log) -> None:
-        self.site, self.log, self._bound, self._over = site, log, bound, folder / _OVER
+    def __init__(self, folder: Path, site: Site, invitation: str | None, log: Log) -> None:
+        self.site, self.log, self._over = site, log, folder / _OVER
+        self._bound = BoundRun(folder, invitation)
         self._objects = ObjectCache(folder / "objects")
-        run = None if bound is None else bound.read()
+        run = self._bound.read()
         self._outbox = Outbox(folder / "outbox")
         self.session = ClientSession(
             self._outbox,
@@ -207,7 +205,7 @@ class Participant:
         try:
             if call.refusal is not None:
                 raise call.refusal
-            if is_setup(call.id) and self._bound is not None:
+            if is_setup(call.id):
                 self._bound.write(str(session.run))
             answer, body = self.site.answer(name, call.request, call.objects)
         except ModelDeclined as error:  # it is through all the same: nobody waits for it, or asks it again
@@ -287,3 +285,45 @@ def _size(body: Path | Written | None) -> int:
 def _begins(call_id: str) -> bool:
     """Return whether a call comes before a site takes part: to be set up, or to tell the names of its labels."""
     return is_setup(call_id) or asks_labels(call_id)
+
+
+class _Bound(Stored):
+    run: str
+    invitation: str
+
+
+class BoundRun:
+    """Takes note of the first run that a site is set up for with a token; another run takes another token.
+
+    A server has one run for each authority, so a second name comes from one that has lost its own, or that wants a site
+    to forget what it has answered. Certificates of an organisation are for any run of theirs.
+
+    Args:
+        folder: Of this site and federation.
+        invitation: Name of the invitation that the site enrolled with last; None without a token.
+    """
+
+    def __init__(self, folder: Path, invitation: str | None) -> None:
+        self._path, self._invitation = folder / _BOUND, invitation
+
+    def read(self) -> str | None:
+        """Return the run's name; None where the site may be set up for any.
+
+        Raises:
+            RunError: The file is damaged.
+        """
+        if self._invitation is None:
+            return None
+        remedy = "delete it if the server can be trusted"
+        note = read_stored(self._path, _Bound, "it names no run", remedy)
+        return note.run if note is not None and note.invitation == self._invitation else None
+
+    def write(self, run: str) -> None:
+        """Take note of the run that the site is set up for, unless it has one.
+
+        Raises:
+            RunError: The folder cannot be written, or the file is damaged.
+        """
+        if self._invitation is not None and self.read() is None:
+            note = _Bound(run=run, invitation=self._invitation)
+            write_private(self._path, note.model_dump_json().encode(), "then run fednlp join again")

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from fednlp.deployment.session.message_types import ObjectRef
+from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.objects import Written, write_object
 from fednlp.deployment.session.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.session.secure_terms import request_digest
@@ -28,7 +28,6 @@ from fednlp.deployment.site.disclosure import (
 )
 from fednlp.deployment.site.final_model import final_vector, is_final_model, keep_models, read_final_model
 from fednlp.deployment.site.label_telling import asks_labels, tell_labels
-from fednlp.deployment.site.lost_state import STATE_IS_LOST, has_lost, require_same_data
 from fednlp.deployment.site.policy import SitePolicy
 from fednlp.deployment.site.published import Published
 from fednlp.deployment.site.refusals import Refusal
@@ -37,7 +36,13 @@ from fednlp.deployment.site.requests import SITE_KINDS, require_agreed, require_
 from fednlp.deployment.site.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.site.secure_kept import KeptSessions
 from fednlp.deployment.site.secure_sums import SecureSite
-from fednlp.deployment.site.worker import LABELS, SiteWork
+from fednlp.deployment.site.worker import (
+    LABELS,
+    STATE_IS_LOST,
+    SiteWork,
+    has_lost,
+    require_same_data,
+)
 from fednlp.errors import RunError
 from fednlp.federated.upload import upload_pieces
 from fednlp.formatting.units import human_bytes

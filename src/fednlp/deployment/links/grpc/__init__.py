@@ -4,18 +4,21 @@ No code is generated: handlers take and give the bytes of frames.
 """
 
 import os
+from collections.abc import Callable
 from typing import Any
 
-from fednlp.deployment.session.frames import MOST_FRAME
+from fednlp.deployment.identity.certificates import Material
+from fednlp.deployment.session.messages import MOST_FRAME
 from fednlp.errors import MissingDependency, install_command
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # what it logs is raised too
 try:
-    import grpc.aio  # noqa: F401
+    import grpc
+    import grpc.aio
 except ImportError:
     raise MissingDependency(f"a deployment needs gRPC: run {install_command('deployment')}") from None
 
-SERVICE, SESSION, ENROL, PROBE = "fednlp.v1", "Session", "Enrol", "Probe"
+SERVICE, SESSION, ENROL, PROBE, CHALLENGE = "fednlp.v1", "Session", "Enrol", "Probe", "Challenge"
 LOOKAHEAD = 16 << 20
 """Bytes that a peer whose certificate TLS has checked may send of a stream before they are read."""
 LOOKAHEAD_OF_STRANGERS = 256 << 10
@@ -57,3 +60,36 @@ def options(keepalive: float, most_message: int, lookahead: int = LOOKAHEAD) -> 
         ("grpc.so_reuseport", 0),  # a second server at the same port is an error
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own for each client
     ]
+
+
+def server_credentials(material: Callable[[], Material]) -> grpc.ServerCredentials:
+    """Return credentials that ask at every handshake what the server shows and trusts, and require a certificate.
+
+    Args:
+        material: Returns it; from any thread, and quickly.
+    """
+    shown = material()
+
+    def configuration(now: Material) -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([(now.key, now.chain)], now.roots)
+
+    def fetch() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        now = material()
+        if now == shown:
+            return None
+        shown = now
+        return configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration(shown), fetch, require_client_authentication=True
+    )
+
+
+def channel_credentials(material: Material) -> grpc.ChannelCredentials:
+    """Return credentials of a client that shows a certificate.
+
+    A server of the federation's own authority is to be checked for
+    :data:`~fednlp.deployment.identity.certificates.SERVER_NAME`, whatever its address is.
+    """
+    return grpc.ssl_channel_credentials(material.roots, material.key, material.chain)

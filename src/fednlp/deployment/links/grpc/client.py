@@ -11,7 +11,9 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from fednlp.deployment.identity.admission.balancer import Prove
 from fednlp.deployment.links.grpc import (
+    CHALLENGE,
     ENROL,
     KEEPALIVE,
     MOST_DETAILS,
@@ -20,7 +22,6 @@ from fednlp.deployment.links.grpc import (
     SESSION,
     options,
 )
-from fednlp.deployment.links.proving import CHALLENGE, Prove, metadata, stream_metadata
 from fednlp.deployment.links.proxy import CUTS, cut_by_size, cut_regularly, proxy_for
 from fednlp.deployment.links.streams import (
     GOODBYE,
@@ -33,13 +34,15 @@ from fednlp.deployment.links.streams import (
 )
 from fednlp.deployment.links.system import reuse_memory
 from fednlp.deployment.session.driver import NotAnswered, Session, Wake
-from fednlp.deployment.session.frames import MOST_FRAME
+from fednlp.deployment.session.messages import MOST_FRAME
 from fednlp.deployment.session.probe import PATIENCE
 from fednlp.errors import ProtocolError, RunError
 from fednlp.formatting.units import human_bytes
 
 _LOST = (grpc.aio.AioRpcError, grpc.aio.InternalError, grpc.aio.UsageError, asyncio.InvalidStateError)
 """What reading and writing raise when the server is gone."""
+_PATIENCE = 30.0
+"""Seconds for a challenge to arrive."""
 
 
 async def connect(
@@ -144,7 +147,7 @@ def enrol(
             shown = None
             if prove is not None:
                 challenge = channel.unary_unary(f"/{SERVICE}/{CHALLENGE}")(b"", timeout=timeout)
-                shown = metadata(prove(ENROL, challenge, request))
+                shown = prove(ENROL, challenge, request).metadata()
             answer: bytes = channel.unary_unary(f"/{SERVICE}/{ENROL}")(
                 request, timeout=timeout, metadata=shown
             )
@@ -241,7 +244,7 @@ async def _converse(
         async with grpc.aio.secure_channel(
             address, credentials(), options=_channel_options(address, server_name, keepalive)
         ) as channel:
-            shown = await stream_metadata(channel, SERVICE, method, prove)
+            shown = None if prove is None else await _proof(channel, method, prove)
             call = channel.stream_stream(f"/{SERVICE}/{method}")(metadata=shown)
             with suppress(*_LOST):  # the status says more
                 await call.initial_metadata()  # a refusal that comes while something is sent is lost
@@ -249,6 +252,19 @@ async def _converse(
             return heard, sent, *await _status(call)
     except (ProtocolError, RunError) as error:
         return heard, sent, None, str(error)
+
+
+async def _proof(channel: Any, method: str, prove: Prove) -> tuple[tuple[str, bytes], ...]:
+    """Return the metadata of a stream that prove who this client is.
+
+    Raises:
+        RunError: The server gives no challenge.
+    """
+    try:
+        challenge = await channel.unary_unary(f"/{SERVICE}/{CHALLENGE}")(b"", timeout=_PATIENCE)
+    except grpc.aio.AioRpcError as error:
+        raise RunError(str(error.details())) from None
+    return prove(method, challenge, b"").metadata()
 
 
 async def _status(call: Any) -> tuple[Any, str]:

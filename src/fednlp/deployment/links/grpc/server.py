@@ -17,9 +17,10 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from fednlp.deployment.identity.admission.balancer import Challenges, Proof, proven
 from fednlp.deployment.identity.names import host_and_port
-from fednlp.deployment.identity.proofs import Challenges
 from fednlp.deployment.links.grpc import (
+    CHALLENGE,
     ENROL,
     KEEPALIVE,
     LOOKAHEAD,
@@ -32,12 +33,10 @@ from fednlp.deployment.links.grpc import (
     options,
 )
 from fednlp.deployment.links.limited_log import limited
-from fednlp.deployment.links.proving import CHALLENGE, proven_certificate
 from fednlp.deployment.links.streams import drive, hush, report_in_lines, waker
 from fednlp.deployment.links.system import allow_many_files, reuse_memory, why_not_listening
 from fednlp.deployment.session.driver import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
-from fednlp.deployment.session.frames import MOST_FROM_SITE
-from fednlp.deployment.session.messages import printable
+from fednlp.deployment.session.messages import MOST_FROM_SITE, printable
 from fednlp.deployment.session.probe import PATIENCE as PROBING
 from fednlp.errors import FednlpError, ProtocolError, RunError
 
@@ -271,7 +270,8 @@ def _proven(
     """Return who is at the other end: what TLS shows, or what it proves where TLS ends before this server."""
     if challenges is None:
         return peer
-    return PeerIdentity(peer.address, proven_certificate(context, method, body, challenges))
+    proof = Proof.of(dict(context.invocation_metadata() or ()))
+    return PeerIdentity(peer.address, proven(proof, method, body, challenges))
 
 
 def _peer(context: Any) -> PeerIdentity:

@@ -14,8 +14,7 @@ from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, ends_within, pause, report_in_lines, waker
 from fednlp.deployment.links.system import reuse_memory
 from fednlp.deployment.session.driver import MOST_ENROLMENT, NotThere, Session, Wake
-from fednlp.deployment.session.frames import MOST_FRAME
-from fednlp.deployment.session.messages import printable
+from fednlp.deployment.session.messages import MOST_FRAME, printable
 from fednlp.deployment.session.probe import PATIENCE
 from fednlp.errors import FednlpError, ProtocolError, RunError
 

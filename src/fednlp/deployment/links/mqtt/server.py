@@ -25,7 +25,7 @@ from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, pause, report_in_lines, waker
 from fednlp.deployment.links.system import reuse_memory
 from fednlp.deployment.session.driver import MOST_ENROLMENT, Enrol, NewSession, PeerIdentity
-from fednlp.deployment.session.frames import MOST_FROM_SITE
+from fednlp.deployment.session.messages import MOST_FROM_SITE
 from fednlp.deployment.session.probe import PATIENCE as PROBING
 from fednlp.errors import FednlpError, IdentityError, ProtocolError, RunError
 

@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.session.frames import CHUNK, MOST_FRAME, MOST_HEADER, join, split
-from fednlp.deployment.session.message_types import (
+from fednlp.deployment.session.messages import (
+    CHUNK,
+    MOST_FRAME,
+    MOST_HEADER,
     Bye,
     Call,
     Get,
@@ -16,16 +18,16 @@ from fednlp.deployment.session.message_types import (
     ObjectRef,
     Reply,
     UploadChunk,
-    Welcome,
-)
-from fednlp.deployment.session.messages import (
     VersionMismatch,
+    Welcome,
     from_client,
     from_server,
     header,
+    make_frame,
     pack,
     printable,
     reply_of,
+    split_frame,
 )
 from fednlp.errors import ProtocolError
 
@@ -53,7 +55,7 @@ payloads = st.binary(min_size=1, max_size=99)
 
 @given(st.integers(0, 255), st.binary(max_size=300), st.binary(max_size=300))
 def test_frames_come_back(kind: int, header: bytes, payload: bytes) -> None:
-    frame = split(join(kind, header, payload))
+    frame = split_frame(make_frame(kind, header, payload))
     assert (frame.kind, frame.header, bytes(frame.payload)) == (kind, header, payload)
 
 
@@ -79,17 +81,17 @@ def test_replies_come_back_from_files(reply: Reply) -> None:
 
 
 def test_bounds_of_frames() -> None:
-    assert len(join(1, b"x" * MOST_HEADER, b"y" * CHUNK)) == MOST_FRAME
+    assert len(make_frame(1, b"x" * MOST_HEADER, b"y" * CHUNK)) == MOST_FRAME
     for long in ((b"x" * (MOST_HEADER + 1), b""), (b"", b"y" * (CHUNK + 1))):
         with pytest.raises(ProtocolError, match="longer than"):
-            join(1, *long)
+            make_frame(1, *long)
     with pytest.raises(ProtocolError, match="longer than"):
-        split(join(1, b"", b"y" * CHUNK) + b"y")
+        split_frame(make_frame(1, b"", b"y" * CHUNK) + b"y")
     with pytest.raises(ProtocolError, match="a header of 4294967295 bytes is cut short"):
-        split(b"\x01\xff\xff\xff\xff")
+        split_frame(b"\x01\xff\xff\xff\xff")
     for short in (b"", b"\x01\x00\x00\x00"):
         with pytest.raises(ProtocolError, match="cut short"):
-            split(short)
+            split_frame(short)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +121,7 @@ def test_bounds_of_frames() -> None:
 )
 def test_what_does_not_fit_is_refused_in_one_line(value: dict[str, object]) -> None:
     with pytest.raises(ProtocolError, match="a Reply that does not fit: ") as error:
-        from_client(join(3, json.dumps(value).encode()))
+        from_client(make_frame(3, json.dumps(value).encode()))
     assert str(error.value).isprintable()
 
 
@@ -139,14 +141,14 @@ def test_what_does_not_fit_is_refused_in_one_line(value: dict[str, object]) -> N
 )
 def test_what_is_no_json_is_refused(text: bytes) -> None:
     with pytest.raises(ProtocolError):
-        from_client(join(3, text))
+        from_client(make_frame(3, text))
 
 
 def test_kinds_belong_to_one_side() -> None:
     for kind in (0, 6, 16, 25, 255):
         for parse in (from_client, from_server):
             with pytest.raises(ProtocolError, match=f"unknown kind: {kind}"):
-                parse(join(kind, b"{}"))
+                parse(make_frame(kind, b"{}"))
     with pytest.raises(ProtocolError, match="unknown kind"):
         from_client(pack(Welcome(1, "1", "run", 0)))
     with pytest.raises(ProtocolError, match="unknown kind"):
@@ -162,20 +164,20 @@ def test_payloads_belong_to_chunks() -> None:
 
 def test_only_calls_and_replies_are_long() -> None:
     with pytest.raises(ProtocolError, match="the header of a Get has"):
-        from_client(join(2, b" " * (17 << 10) + header(Get(DIGEST, 0))))
-    assert from_client(join(3, b" " * (17 << 10) + header(Reply("1.0.train", None))))
+        from_client(make_frame(2, b" " * (17 << 10) + header(Get(DIGEST, 0))))
+    assert from_client(make_frame(3, b" " * (17 << 10) + header(Reply("1.0.train", None))))
     with pytest.raises(ProtocolError, match=r"the header of a Reply has .* and may have 1048576"):
-        from_client(join(3, b" " * (1 << 20) + header(Reply("1.0.train", None))))
+        from_client(make_frame(3, b" " * (1 << 20) + header(Reply("1.0.train", None))))
     with pytest.raises(ProtocolError, match="the header of a Reply has"):
         pack(Reply("1.0.train", {"labels": "a" * (1 << 20)}))
 
 
 def test_another_version_is_named_whatever_else_it_says() -> None:
     with pytest.raises(VersionMismatch, match=r"version 2 .* install the same version") as error:
-        from_client(join(1, b'{"version": 2, "software": "9.0", "new": true}'))
+        from_client(make_frame(1, b'{"version": 2, "software": "9.0", "new": true}'))
     assert (error.value.version, error.value.software) == (2, "9.0")
     with pytest.raises(ProtocolError, match="software"):
-        from_client(join(1, b'{"version": 2, "software": "9; rm -rf ~"}'))
+        from_client(make_frame(1, b'{"version": 2, "software": "9; rm -rf ~"}'))
 
 
 def test_texts_are_made_printable() -> None:

@@ -5,9 +5,9 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment.session.message_types import Reply
+from fednlp.deployment.session.messages import Reply
 from fednlp.deployment.session.objects import ref_of
-from fednlp.deployment.session.outbox import Outbox
+from fednlp.deployment.session.replies import Outbox
 from fednlp.errors import RunError
 
 from .disks import Disk, FailingDisk

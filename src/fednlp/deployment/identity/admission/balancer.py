@@ -1,4 +1,4 @@
-"""A site proves in a message who it is, where a load balancer ends TLS and the server does not see its certificate.
+"""Behind a load balancer that ends TLS, the server sees no certificate: a site proves in a message who it is.
 
 The site asks for a challenge. It signs that together with what it asks for, by the key of the certificate that it
 would show in TLS. Nothing that the balancer sees can be used again: a challenge is good once and for a minute, and a
@@ -10,15 +10,26 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from hashlib import sha256
-from typing import NamedTuple
+from pathlib import Path
+from typing import NamedTuple, Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from fednlp.deployment.identity.certificates import Material, load_certificate, load_key, public_key
+from fednlp.checked_json.stored import Stored, read_stored
+from fednlp.deployment.identity.certificates import (
+    REMEDY,
+    Material,
+    load_certificate,
+    load_key,
+    public_key,
+    read_certificates,
+)
+from fednlp.disk import write_private
 from fednlp.errors import IdentityError, RunError
 
 LIFE = 60.0
@@ -26,6 +37,9 @@ LIFE = 60.0
 _PURPOSE = b"fednlp proof, version 1"
 _NONCE, _EXPIRY, _MAC = 16, 8, 32
 _LONGEST_SIGNATURE = 80
+_NAMES = ("fednlp-certificate-bin", "fednlp-challenge-bin", "fednlp-signature-bin")
+"""Of the parts of a proof in the metadata of gRPC."""
+_FILE = "balancer.json"
 
 
 class Proof(NamedTuple):
@@ -40,6 +54,26 @@ class Proof(NamedTuple):
     certificate: bytes
     challenge: bytes
     signature: bytes
+
+    def metadata(self) -> tuple[tuple[str, bytes], ...]:
+        """Return the proof as it travels beside a request."""
+        return tuple(zip(_NAMES, self, strict=True))
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, str | bytes]) -> Self:
+        """Return the proof that came beside a request.
+
+        Raises:
+            IdentityError: None did.
+        """
+        parts = [part for name in _NAMES if isinstance(part := metadata.get(name), bytes)]
+        if len(parts) < len(_NAMES):
+            raise IdentityError("this server is behind a load balancer: join with --behind-proxy")
+        return cls(*parts)
+
+
+Prove = Callable[[str, bytes, bytes], Proof]
+"""Proves who a site is, for a method, a challenge and a request."""
 
 
 class Challenges:
@@ -130,3 +164,60 @@ def _statement(certificate: bytes, method: str, challenge: bytes, body: bytes) -
     """Return what is signed; each part but the method has a fixed length."""
     parts = (sha256(certificate).digest(), challenge, sha256(body).digest(), method.encode())
     return _PURPOSE + b"".join(parts)
+
+
+@dataclass(frozen=True)
+class Balancer:
+    """A load balancer before the server, which ends TLS, as a site knows it.
+
+    Attributes:
+        ca: File of the authorities of its certificate, PEM; None for those that gRPC trusts.
+    """
+
+    ca: Path | None = None
+
+    def roots(self) -> bytes | None:
+        """Return the authorities' certificates, PEM; None for those that gRPC trusts.
+
+        Raises:
+            IdentityError: The file cannot be read, or holds no certificates.
+        """
+        return None if self.ca is None else read_certificates(self.ca)
+
+
+class _Stored(Stored):
+    ca: str | None
+
+
+def store_balancer(folder: Path, balancer: Balancer | None) -> None:
+    """Store that a site reaches its server through a load balancer which ends TLS, or that it does not.
+
+    Args:
+        folder: Of the federation at this site.
+        balancer: The balancer; None without one.
+
+    Raises:
+        IdentityError: The file of authorities cannot be read, or holds no certificates.
+        RunError: The folder cannot be written.
+    """
+    if balancer is None:
+        (folder / _FILE).unlink(missing_ok=True)
+        return
+    balancer.roots()
+    stored = _Stored(ca=None if balancer.ca is None else str(balancer.ca.absolute()))
+    write_private(folder / _FILE, stored.model_dump_json(indent=1).encode(), REMEDY)
+
+
+def stored_balancer(folder: Path) -> Balancer | None:
+    """Return the load balancer that a site reaches its server through; None without one.
+
+    Raises:
+        RunError: The file that names it is damaged.
+    """
+    stored = read_stored(
+        folder / _FILE,
+        _Stored,
+        "it does not say how the server is reached",
+        "delete it and join again with --behind-proxy",
+    )
+    return None if stored is None else Balancer(None if stored.ca is None else Path(stored.ca))

@@ -1,4 +1,4 @@
-"""What calls are about, in words for people."""
+"""What the id of a call, ``round.client.name``, says: of which round and client it is, and what it is about."""
 
 from fednlp.deployment.session.site_kinds import SITE_KINDS
 
@@ -10,6 +10,16 @@ _WORDS = {
 """Of calls that carry no request; each kind of request has words of its own."""
 _SECURE = "a secure sum of round {}"
 """Of the steps of a protocol, which are several."""
+
+
+def round_of(call_id: str) -> int:
+    """Return the round of a call."""
+    return int(call_id.split(".")[0])
+
+
+def client_of(call_id: str) -> int:
+    """Return the client of a call."""
+    return int(call_id.split(".")[1])
 
 
 def in_words(call_id: str) -> str:

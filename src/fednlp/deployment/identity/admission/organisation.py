@@ -15,16 +15,27 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from fednlp.deployment.identity.certificates import DAMAGED, Material, require_shown
-from fednlp.deployment.identity.names import site_name
+from fednlp.checked_json.stored import Stored, read_stored
+from fednlp.deployment.identity.admission.balancer import Challenges
+from fednlp.deployment.identity.certificates import (
+    DAMAGED,
+    REMEDY,
+    Material,
+    certificates_in,
+    read_certificates,
+    read_file,
+    require_shown,
+)
+from fednlp.deployment.identity.names import server_address, site_name
 from fednlp.deployment.identity.site_registry import Register, Site
 from fednlp.deployment.identity.tokens import date_text
-from fednlp.disk import regular
+from fednlp.disk import write_private
 from fednlp.errors import IdentityError
 from fednlp.formatting.safe_text import clean
 
-_LARGEST_FILE = 1 << 20
 _MOST_SHOWN = 200
+FILE = "organisation.json"
+"""In a federation's folder at a site that has an organisation's certificate."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +58,8 @@ class Files:
         Raises:
             IdentityError: A file cannot be read, is not PEM, or key and certificate do not belong together.
         """
-        roots, chain, private = read_certificates(self.ca), _read(self.cert), _read(self.key)
-        first = _certificates(chain, self.cert)[0]
+        roots, chain, private = read_certificates(self.ca), read_file(self.cert), read_file(self.key)
+        first = certificates_in(chain, self.cert)[0]
         try:
             shown = _spki(first.public_key())
         except DAMAGED:
@@ -99,6 +110,57 @@ class Files:
         )
 
 
+class Organised(Stored):
+    """How a site reaches its server with an organisation's files.
+
+    Attributes:
+        site: Its name.
+        address: ``host:port`` of the server.
+        ca: Path, as the others: see :class:`Files`.
+    """
+
+    site: str
+    address: str
+    ca: str
+    cert: str
+    key: str
+
+    @property
+    def files(self) -> Files:
+        """The site's files."""
+        return Files(Path(self.ca), Path(self.cert), Path(self.key))
+
+
+def store_organisation(folder: Path, address: str, files: Files) -> None:
+    """Store that a site reaches its server with an organisation's files.
+
+    Args:
+        folder: Of the federation at this site.
+        address: ``host:port`` of the server.
+        files: The site's.
+
+    Raises:
+        IdentityError: The address or a file is not valid.
+        RunError: The folder cannot be written.
+    """
+    ca, cert, key = (str(path.absolute()) for path in (files.ca, files.cert, files.key))
+    stored = Organised(site=files.site(), address=server_address(address), ca=ca, cert=cert, key=key)
+    write_private(folder / FILE, stored.model_dump_json(indent=1).encode(), REMEDY)
+
+
+def stored_organisation(folder: Path) -> Organised | None:
+    """Return how a site reaches its server with an organisation's files; None where it has a certificate of its own.
+
+    Args:
+        folder: Of the federation at this site.
+
+    Raises:
+        RunError: The file that says so is damaged.
+    """
+    what = "it does not say how the server is reached"
+    return read_stored(folder / FILE, Organised, what, "delete it and join again")
+
+
 class Replaceable:
     """Files that may be replaced while they are used: while they do not fit, what they held before counts.
 
@@ -144,6 +206,7 @@ class OrganisationAdmission:
     ) -> None:
         files.require_current(time.time())
         self._files, self.register = Replaceable(files, log), register
+        self.challenges: Challenges | None = None  # TLS shows who a site is
 
     def material(self) -> Material:
         """Return what the files hold now."""
@@ -180,33 +243,6 @@ class OrganisationAdmission:
         """Refuse: there is nothing to enrol."""
         reason = "this federation uses an organisation's certificates: join with --ca, --cert and --key"
         return json.dumps({"refused": reason}).encode()
-
-
-def read_certificates(path: Path) -> bytes:
-    """Return a file of certificates, PEM.
-
-    Raises:
-        IdentityError: It cannot be read, or holds none.
-    """
-    pem = _read(path)
-    _certificates(pem, path)
-    return pem
-
-
-def _read(path: Path) -> bytes:
-    try:
-        if regular(path).stat().st_size > _LARGEST_FILE:
-            raise IdentityError(f"{path} is larger than any file of certificates")
-        return path.read_bytes()
-    except OSError as error:
-        raise IdentityError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _certificates(pem: bytes, path: Path) -> list[x509.Certificate]:
-    try:
-        return x509.load_pem_x509_certificates(pem)
-    except DAMAGED:
-        raise IdentityError(f"{path} holds no certificates in PEM") from None
 
 
 def _spki(key: object) -> bytes:

@@ -18,9 +18,11 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednlp.deployment.identity.ca import LIFE, SERVER_NAME, Authority
 from fednlp.deployment.identity.certificates import (
+    LIFE,
     MOST_BYTES,
+    SERVER_NAME,
+    Authority,
     certificate_pem,
     common_name,
     is_issued_by,
