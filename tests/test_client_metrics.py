@@ -15,8 +15,8 @@ from torch import Tensor
 import fednlp
 from fednlp import Algorithm, Result
 from fednlp.config import Experiment
-from fednlp.deployment.site.disclosure import redact_result
 from fednlp.deployment.site.policy import Allow
+from fednlp.deployment.site.requests import redact_result
 from fednlp.federated.client import ClientResult, Local
 from fednlp.federated.cohort import by_examples, equally, uniform_cohort
 from fednlp.federated.round import mean_over_examples

@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,13 @@ import pytest
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import RunError, TooFewClients
+from fednlp.federated.client import TrainRequest
 from fednlp.inference.score import evaluate_run
 from fednlp.simulation import final
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
-from fednlp.training.labelled_examples import labelled_examples
 from fednlp.training.local import LocalTrainer
+from fednlp.training.requests import HANDLERS
 from fednlp.training.worker import ClientWorker
 
 pytestmark = pytest.mark.whole
@@ -94,7 +96,8 @@ def test_killed_between_the_last_round_and_the_end(
     assert last_line(run)["round"] == 2
     assert not run.finished
     with monkeypatch.context() as patch:
-        patch.setattr(ClientWorker, "train", killed)  # no round is done again
+        nobody = replace(HANDLERS[TrainRequest], answer=killed)  # no round is done again
+        patch.setitem(HANDLERS, TrainRequest, nobody)
         fednlp.resume(tmp_path / "run", workers=2 if where == "before" else 1)
     assert outcome(run) == outcome(whole)
     kept = [one.client_models.read_bytes() if one.client_models.is_file() else None for one in (run, whole)]
@@ -132,17 +135,15 @@ def test_hidden_labels_do_not_reach_finetune_steps(
     )
     gold: set[int] = set()
 
-    def note(
-        features: Any, partition: Any, client: int, examples: list[int] | None, labels: list[int] | None
-    ) -> AbstractContextManager[Any]:
-        assert examples is not None
-        assert labels is not None
-        gold.update(examples)
-        return labelled_examples(features, partition, client, examples, labels)
+    def note(worker: ClientWorker, request: Any) -> AbstractContextManager[Any]:
+        assert request.examples is not None
+        assert request.labels is not None
+        gold.update(request.examples)
+        return labelled_examples(worker, request)
 
+    labelled_examples = ClientWorker.labelled_examples
     with pytest.MonkeyPatch.context() as patch:
-        for module in ("worker", "prediction_requests"):
-            patch.setattr(f"fednlp.training.{module}.labelled_examples", note)
+        patch.setattr(ClientWorker, "labelled_examples", note)
         one = fednlp.run(settings, tmp_path / "one")
     assert 0 < len(gold) <= 12
     hidden = [n for n in range(160) if n not in gold]

@@ -105,7 +105,7 @@ class LightClient:
     def _work(self, call: Any) -> None:
         from fednlp.deployment.session.setup import Ready, is_setup, read_setup
         from fednlp.federated.client import ClientResult, TrainRequest
-        from fednlp.runtime.message_json import from_json, to_json
+        from fednlp.runtime.messages import from_json, to_json
 
         if is_setup(call.id):
             clients = read_setup(call.request).clients

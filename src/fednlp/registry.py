@@ -30,6 +30,12 @@ Refusal = Callable[[Mapping[str, Any], Any], list[str]]
 Build = TypeVar("Build", bound=Callable[..., Any])
 
 
+def import_modules(package: str) -> None:
+    """Import the modules of a package, each of which makes something known, by the order of their names."""
+    for one in pkgutil.iter_modules(import_module(package).__path__):
+        import_module(f"{package}.{one.name}")
+
+
 @dataclass(frozen=True)
 class Plugin:
     """A function that experiments can name.

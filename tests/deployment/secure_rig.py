@@ -26,7 +26,7 @@ from fednlp.federated.params import Layout
 from fednlp.federated.sums import ExactSum
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, Upload
-from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import from_json, to_json
 from fednlp.secure.aggregator import SecureMean
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams, make_params
@@ -100,7 +100,7 @@ class Sites:
     twice: Collection[int] = ()
     torn: Collection[int] = ()
     late: dict[int, str] = field(default_factory=dict)
-    work: Callable[[TrainRequest], Trained | ClientResult] = train
+    work: Callable[[TrainRequest], Trained] = train
     run: str = RUN
     sent: Mapping[int, str] = field(default_factory=dict)
     inbox: dict[str, StoredReply] = field(default_factory=dict)
@@ -172,7 +172,7 @@ class Sites:
         if name in STEPS:
             return self.site(client).answer(name, call.request, objects)
 
-        def work(request: TrainRequest) -> Trained | ClientResult:
+        def work(request: TrainRequest) -> Trained:
             self.trained.append(client)
             return self.work(request)
 

@@ -27,9 +27,9 @@ from fednlp.deployment.server import arrivals
 from fednlp.deployment.server.arrivals import Arrivals, Events
 from fednlp.deployment.server.federation import FOLDER, Federation
 from fednlp.deployment.server.run_directory import open_directory, run_name
-from fednlp.deployment.server.site_requests import call_id
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.servable import require_servable
+from fednlp.deployment.session.site_kinds import call_id
 from fednlp.deployment.session.waiting import Patience
 from fednlp.deployment.site.participate import Participant
 from fednlp.errors import RunError, TooFewClients

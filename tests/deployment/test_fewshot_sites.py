@@ -22,19 +22,20 @@ from fednlp.deployment.server.remote_labels import PSEUDO as REMOTE_PSEUDO
 from fednlp.deployment.session.messages import Reply, from_client
 from fednlp.deployment.session.servable import require_servable
 from fednlp.deployment.session.setup import ENCODER_FILES, Ready, Setup, model_files, read_experiment
-from fednlp.deployment.site.disclosure import redact_kept, redact_labels
+from fednlp.deployment.site.disclosure import redact_labels
 from fednlp.deployment.site.labels import SiteLabels
 from fednlp.deployment.site.policy import Allow, parse_policy
 from fednlp.deployment.site.refusals import check_settings
+from fednlp.deployment.site.requests import LabelsKept, redact_kept
 from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.pacing import LabelQuota
-from fednlp.runtime.message_json import to_json
-from fednlp.runtime.messages import Labels, LabelsKept
+from fednlp.runtime.messages import to_json
 from fednlp.simulation.central_labels import PSEUDO
 from fednlp.tasks import agreed_fields
+from fednlp.training.requests.predict import Labels
 
 from .machines import Machines
 from .test_federation import allows, deploy, quiet, rounds

@@ -11,7 +11,8 @@ from safetensors.numpy import load_file
 
 from fednlp.config import Experiment
 from fednlp.deployment.operate.shards import split_out
-from fednlp.training import sending, worker
+from fednlp.training import sending
+from fednlp.training.requests import train as train_requests
 
 from .test_arrivals import CLIENTS, FLUSHES, Gate, K, M, buffered, events, serve
 from .test_federation import quiet
@@ -52,7 +53,7 @@ def test_each_flush_is_the_weighted_mean_of_what_arrived_by_its_age(
         sizes[local.client] = len(local.examples)
         return sending.encode(algorithm, request, local, result, record)
 
-    monkeypatch.setattr(worker, "encode", noted)
+    monkeypatch.setattr(train_requests, "encode", noted)
     method = {"algorithm": {"name": "fedbuff", "buffer_size": K, "weighting": weighting}}
     made, gate = buffered(method), InAnyOrder(tmp_path)
     deployed = serve(split_out(made.resolved(), tmp_path / "shards", quiet), tmp_path, gate)

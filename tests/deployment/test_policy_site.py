@@ -19,16 +19,15 @@ from fednlp.deployment.site import participate
 from fednlp.deployment.site.data import UNREADABLE
 from fednlp.deployment.site.disclosure import (
     redact_error,
-    redact_result,
-    redact_score,
 )
 from fednlp.deployment.site.policy import Allow, parse_policy
+from fednlp.deployment.site.requests import redact_result, redact_score
 from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import DataError, RunError, SecureAbort
 from fednlp.federated.client import ClientResult
-from fednlp.runtime.messages import ClientModelResult
 from fednlp.tasks import agreed_fields
+from fednlp.training.requests.predict import ClientModelResult
 
 from .ends import welcome
 

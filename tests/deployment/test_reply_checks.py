@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from fednlp.costs.fleet import local_examples
 from fednlp.deployment.server.gathering import sites_partition
-from fednlp.deployment.server.reply_checks import (
+from fednlp.deployment.session.reply_checks import (
     MOST_CALLS,
     MOST_COUNTED,
-    MOST_FACTS,
     MOST_REPORTED,
     Reportable,
     least_loss,
@@ -23,23 +22,23 @@ from fednlp.deployment.server.reply_checks import (
 from fednlp.deployment.session.setup import MOST_EXAMPLES, read_ready
 from fednlp.deployment.site.disclosure import redact_sizes
 from fednlp.deployment.site.policy import Allow
+from fednlp.deployment.site.requests import MOST_FACTS, KeepLabelsRequest, LabelsKept
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.round import mean_over_examples
 from fednlp.federated.sums import LARGEST
-from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import (
+from fednlp.runtime.messages import KINDS, from_json, to_json
+from fednlp.tasks.text_classification import TextClassification
+from fednlp.training.local_training import LocalTraining
+from fednlp.training.requests.predict import (
     ClientModelRequest,
     ClientModelResult,
     ClientSums,
     ClientSumsRequest,
-    LabelsKept,
 )
-from fednlp.tasks.text_classification import TextClassification
-from fednlp.training.local_training import LocalTraining
 
 ASKED = TrainRequest(2, 1, 1.0)
-SCORED = ClientModelRequest(2, 1, True, False)
+REQUESTS = (ASKED, ClientModelRequest(2, 1, True, False), KeepLabelsRequest(2, 1, 100.0))
 MOST = most_counts(LocalTraining(), 1000)
 GOOD = ClientResult(2, 1.0, examples=7, steps=3, loss=1.5, facts={"update_norms": [1.0]})
 
@@ -52,7 +51,7 @@ def said(**changes: Any) -> Any:
 def check(answer: Any, kind: type[Any] = ClientResult, metric: str = "accuracy") -> None:
     """Check an answer of a site with 1000 examples, whose method reports what it says."""
     may = Reportable(MOST, metric, tuple(getattr(answer, "metrics", ())))
-    require_own(SCORED if kind is ClientModelResult else ASKED, answer, kind, may)
+    require_own(next(one for one in REQUESTS if KINDS[type(one)].answer is kind), answer, may)
 
 
 def test_an_answer_to_what_was_asked_is_taken() -> None:
@@ -99,14 +98,10 @@ def test_a_loss_below_zero_is_one_of_a_task_of_the_users_own(loss: float) -> Non
 
     negative = said(loss=loss)
     with pytest.raises(RunError, match=r"a loss of \S+, which cannot be"):
-        require_own(
-            ASKED, negative, ClientResult, Reportable(MOST, "f1", (), least_loss(TextClassification(("a",))))
-        )
-    require_own(ASKED, negative, ClientResult, Reportable(MOST, "f1", (), least_loss(Own(("a",)))))
+        require_own(ASKED, negative, Reportable(MOST, "f1", (), least_loss(TextClassification(("a",)))))
+    require_own(ASKED, negative, Reportable(MOST, "f1", (), least_loss(Own(("a",)))))
     with pytest.raises(RunError, match="a number of test examples that cannot be"):
-        require_own(
-            ClientSumsRequest(2, 1), ClientSums(2, None, [5, -7, 5]), ClientSums, Reportable(MOST, "f1")
-        )
+        require_own(ClientSumsRequest(2, 1), ClientSums(2, None, [5, -7, 5]), Reportable(MOST, "f1"))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +111,7 @@ def test_a_site_reports_the_numbers_of_the_method_and_no_others(
     reports: tuple[str, ...], metrics: dict[str, float]
 ) -> None:
     with pytest.raises(RunError, match="other numbers than the method's clients report"):
-        require_own(ASKED, said(metrics=metrics), ClientResult, Reportable(MOST, "accuracy", reports))
+        require_own(ASKED, said(metrics=metrics), Reportable(MOST, "accuracy", reports))
 
 
 @pytest.mark.parametrize(
@@ -170,7 +165,7 @@ def test_facts_are_norms(facts: dict[str, Any]) -> None:
     with pytest.raises(RunError, match="beside its numbers"):
         check(replace(GOOD, facts=facts))
     masked = replace(ASKED, masking={})
-    require_own(masked, replace(GOOD, facts={"tail": 1}), ClientResult, Reportable(MOST, "accuracy"))
+    require_own(masked, replace(GOOD, facts={"tail": 1}), Reportable(MOST, "accuracy"))
 
 
 def test_facts_are_short() -> None:
@@ -183,12 +178,10 @@ def test_facts_are_short() -> None:
 def test_sums_over_tests_are_of_a_number_of_examples(sums: list[int]) -> None:
     asked = ClientSumsRequest(2, 1)
     with pytest.raises(RunError, match="a number of test examples that cannot be"):
-        require_own(asked, ClientSums(2, None, sums), ClientSums, Reportable(MOST, "accuracy"))
-    require_own(asked, ClientSums(2, "failed", sums), ClientSums, Reportable(MOST, "accuracy"))
-    require_own(
-        replace(asked, masking={}), ClientSums(2, None, sums), ClientSums, Reportable(MOST, "accuracy")
-    )
-    require_own(asked, ClientSums(2, None, [5, 7, 5]), ClientSums, Reportable(MOST, "accuracy"))
+        require_own(asked, ClientSums(2, None, sums), Reportable(MOST, "accuracy"))
+    require_own(asked, ClientSums(2, "failed", sums), Reportable(MOST, "accuracy"))
+    require_own(replace(asked, masking={}), ClientSums(2, None, sums), Reportable(MOST, "accuracy"))
+    require_own(asked, ClientSums(2, None, [5, 7, 5]), Reportable(MOST, "accuracy"))
 
 
 def test_a_site_speaks_for_itself_of_what_it_was_asked() -> None:

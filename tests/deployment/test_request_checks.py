@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import fields, replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,20 +12,19 @@ from hypothesis import strategies as st
 
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
-from fednlp.deployment.session.request_checks import SiteRequest, require_agreed, require_sent
+from fednlp.deployment.site.requests import SITE_KINDS, KeepLabelsRequest, require_agreed, require_sent
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.partition import OneClient
-from fednlp.runtime.message_json import to_json
-from fednlp.runtime.messages import (
+from fednlp.runtime.messages import to_json
+from fednlp.simulation.configured_algorithm import build_algorithm
+from fednlp.training.requests.predict import (
     ClientModelRequest,
     ClientSumsRequest,
-    KeepLabelsRequest,
     LabelRequest,
     LocalOnlyRequest,
 )
-from fednlp.simulation.configured_algorithm import build_algorithm
 
 Make = Callable[..., Experiment]
 
@@ -124,7 +123,7 @@ HONEST = {
 
 def test_every_field_of_every_request_is_checked() -> None:
     """A new field has no entry yet: say what a site makes of it when the server lies."""
-    assert {*HONEST} == {*get_args(SiteRequest)}
+    assert {*HONEST} == {*SITE_KINDS}
     assert {*LIES} == {(kind, one.name) for kind in HONEST for one in fields(kind)}
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,12 +22,13 @@ from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import ConfigError, RunError, SecureAbort
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
-from fednlp.runtime.messages import ClientSums, ClientSumsRequest
 from fednlp.simulation.federated_evaluation import evaluate_by_sums, sums_params
 from fednlp.tasks.text_classification import TextClassification
-from fednlp.training import sending, worker
+from fednlp.training import sending
 from fednlp.training.local import LocalTrainer
-from fednlp.training.prediction_requests import PredictionRequests
+from fednlp.training.requests import HANDLERS
+from fednlp.training.requests import train as train_requests
+from fednlp.training.requests.predict import ClientSums, ClientSumsRequest, client_sums
 from fednlp.training.scores import num_sums
 
 from . import test_federation
@@ -56,16 +58,16 @@ def test_plain_sums_are_those_of_the_simulation(
 ) -> None:
     """The server sees each site's numbers, which the search of the next test finds."""
     planted: list[bytes] = []
-    sums_of = PredictionRequests.client_sums
 
-    def kept(self: PredictionRequests, *arguments: Any) -> ClientSums:
-        found = sums_of(self, *arguments)
+    def kept(*arguments: Any) -> ClientSums:
+        found = client_sums(*arguments)
         planted.append(written(found.sums))
         return found
 
     made = experiment(FEDERATED)
     simulated = fednlp.run(made, tmp_path / "simulated")
-    monkeypatch.setattr(PredictionRequests, "client_sums", kept)
+    handler = replace(HANDLERS[ClientSumsRequest], answer=kept)
+    monkeypatch.setitem(HANDLERS, ClientSumsRequest, handler)
     machines = Machines(shards_of(made, tmp_path / "shards"), tmp_path)
     deployed = machines.run()
     heard = b"".join(machines.frames)
@@ -276,7 +278,7 @@ def test_losses_are_summed_under_the_masks_of_the_updates(
         FEDERATED | {"secure": {"protocol": protocol, "sum_reports": True}, "evaluation.federated": False}
     )
     simulated = fednlp.run(made, tmp_path / "simulated")
-    monkeypatch.setattr(worker, "encode", kept)
+    monkeypatch.setattr(train_requests, "encode", kept)
     machines = Machines(
         shards_of(made, tmp_path / "shards"),
         tmp_path,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.shared import PrivateRoom
 from fednlp.runtime.travelling import Arriving, Piece, RemoteWorker
 

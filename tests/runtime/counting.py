@@ -11,8 +11,8 @@ from torch import Tensor
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.params import Layout
-from fednlp.runtime.messages import EvaluateRequest, LabelRequest, Labels, ProbabilitiesRequest
 from fednlp.runtime.placement import worker_number
+from fednlp.training.requests.predict import EvaluateRequest, LabelRequest, Labels, ProbabilitiesRequest
 
 
 class Counting:

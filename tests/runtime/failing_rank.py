@@ -7,15 +7,16 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from counting import Counting
 
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.runtime.launch import rank_of
-from fednlp.runtime.messages import ProbabilitiesRequest, Request
 from fednlp.runtime.mpi import Mpi, leading
 from fednlp.runtime.mpi_follower import follow
+from fednlp.training.requests.predict import ProbabilitiesRequest
 
 
 class Slow(Counting):
@@ -25,7 +26,7 @@ class Slow(Counting):
         time.sleep(0.5)
 
 
-def run(factory: str, requests: Sequence[Request]) -> str:
+def run(factory: str, requests: Sequence[Any]) -> str:
     """Return what some requests come to."""
     try:
         with Mpi(2, factory) as engine:

@@ -14,9 +14,9 @@ from fednlp.federated.client import TrainRequest
 from fednlp.federated.message import pack, unpack
 from fednlp.federated.upload import Trained, pack_upload, unpack_upload
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import LabelRequest
+from fednlp.runtime.messages import from_json, to_json, trains
 from fednlp.runtime.shared import PrivateRoom
+from fednlp.training.requests.predict import LabelRequest
 
 
 class Letters:
@@ -64,9 +64,11 @@ class Letters:
     def _arrived(self, request: Any) -> Any:
         answer, upload = self.to_server.get()
         found = from_json(json.loads(answer))
-        if upload is None:
+        if not trains(request):
             return found
         worker: Any = self.worker
+        if upload is None:
+            return Trained(found, None)
         masked = request.masking is not None
         return Trained(found, unpack_upload(upload, worker.algorithm, worker.layout, found, masked=masked))
 
@@ -81,13 +83,13 @@ class Letters:
                 continue
             request = from_json(json.loads(letter))
             answer, upload = worker.handlers[type(request)](request, vectors), None
-            if isinstance(answer, Trained):
-                answer, upload = answer.result, pack_upload(answer.upload, worker.layout)
-                assert (
-                    len(upload)
-                    == (worker.layout.message_bytes if answer.bytes_up is None else answer.bytes_up)
-                    or request.masking is not None
-                )
+            if trains(request):
+                answer, sent = answer.result, answer.upload
+                if sent is not None:
+                    upload = pack_upload(sent, worker.layout)
+                    whole = worker.layout.message_bytes
+                    told = whole if answer.bytes_up is None else answer.bytes_up
+                    assert len(upload) == told or request.masking is not None
             self.to_server.put((json.dumps(to_json(answer)), upload))
 
     def close(self) -> None:

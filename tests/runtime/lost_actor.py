@@ -8,8 +8,8 @@ from counting import Counting
 
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
-from fednlp.runtime.messages import ProbabilitiesRequest
 from fednlp.runtime.ray import Ray
+from fednlp.training.requests.predict import ProbabilitiesRequest
 
 if __name__ == "__main__":
     ray.init(

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fednlp.deployment.site.requests  # noqa: F401  (declares the kinds for sites, and all below)
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
-from fednlp.runtime.message_json import VERSION, from_json, to_json
-from fednlp.runtime.messages import Answer, EvaluateRequest, LabelRequest, Request, UnmaskRequest
+from fednlp.runtime.messages import KINDS, VERSION, from_json, to_json
+from fednlp.secure.unmasking import UnmaskRequest
+from fednlp.training.requests.predict import EvaluateRequest, LabelRequest
 
 SCALARS: dict[Any, st.SearchStrategy[Any]] = {
     int: st.integers(-(2**70), 2**70),
@@ -26,7 +28,7 @@ ANYTHING = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-KINDS = [kind for union in (Request, Answer) for kind in get_args(union) if kind is not type(None)]
+MESSAGES = [one for kind in KINDS.values() for one in (kind.request, kind.answer) if one is not None]
 
 
 def values(hint: Any) -> st.SearchStrategy[Any]:
@@ -56,7 +58,7 @@ def refusal(value: Any) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_every_message_survives_its_way(kind: Any, data: st.DataObject) -> None:
     """To a JSON value, to text, and back: the same message, of the same type."""
@@ -113,7 +115,7 @@ def test_misfits_are_refused_and_say_where(message: Any, changes: dict[str, Any]
     assert told.startswith(f"a {type(message).__name__} that does not fit: {said}")
 
 
-@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
 def test_a_message_without_one_of_its_fields_is_refused_or_has_the_default(
     kind: Any, data: st.DataObject

@@ -12,9 +12,9 @@ import torch
 
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
-from fednlp.runtime.messages import EvaluateRequest, LabelRequest, Labels, ProbabilitiesRequest
 from fednlp.runtime.pool import Pool
 from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess, kept_workers, started_ahead
+from fednlp.training.requests.predict import EvaluateRequest, LabelRequest, Labels, ProbabilitiesRequest
 
 from .counting import Counting
 

@@ -15,11 +15,11 @@ from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.upload import Trained
 from fednlp.models.pretrained import pretrained_model
 from fednlp.partition import Partition
-from fednlp.runtime.message_json import to_json
-from fednlp.runtime.messages import TrainTogetherRequest
+from fednlp.runtime.messages import to_json
 from fednlp.simulation.components import build_components
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.workers import worker_spec
+from fednlp.training.requests.train import TrainTogetherRequest, train, train_together
 from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]
@@ -85,17 +85,17 @@ class Answer:
 def answers(worker: ClientWorker, x: torch.Tensor, round_number: int, together: bool) -> list[Any]:
     """Return what the clients of a round answer, one after the other or together."""
 
-    def kept(answer: Trained | ClientResult) -> Answer:
-        if isinstance(answer, ClientResult):
-            return Answer(answer, None)
+    def kept(answer: Trained) -> Answer:
+        if answer.upload is None:
+            return Answer(answer.result, None)
         assert answer.upload.model is not None
         return Answer(answer.result, answer.upload.model.flat(worker.layout))
 
     requests = [TrainRequest(client, round_number, 0.2) for client in range(len(SIZES))]
     if not together:
-        return [kept(worker.train(request, {"model": x})) for request in requests]
+        return [kept(train(worker, request, {"model": x})) for request in requests]
     joined = TrainTogetherRequest([to_json(one) for one in requests])
-    return [kept(answer) for answer in worker.train_together(joined, {"model": x})]
+    return [kept(answer) for answer in train_together(worker, joined, {"model": x})]
 
 
 def close(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -23,8 +23,8 @@ from fednlp.training.client import ClientTrainer
 from fednlp.training.client_record import init_of, model_of, record_fields
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import flat_weights
-from fednlp.training.prediction_requests import PredictionRequests
 from fednlp.training.replica import Replica
+from fednlp.training.requests.train import train
 from fednlp.training.worker import ClientWorker
 
 from .small import FEATURES, Classes, small
@@ -59,8 +59,6 @@ class Worker(ClientWorker):
         task: Any = Classes()
         records = None if folder is None else folder / "records"
         self.trainer = ClientTrainer(self.replica, task, FEATURES, options, algorithm, records, 3)
-        evaluator: Any = None
-        self.predictions = PredictionRequests(self.trainer, evaluator, self.partition)
 
     def take_part(
         self,
@@ -73,7 +71,7 @@ class Worker(ClientWorker):
         total = self.new_total(PrivateRoom())
         published = {"model": self.x if x is None else x} | dict(vectors or {})
         request = TrainRequest(client, number, 1.0)
-        result = self.receive(request, self.train(request, published), published, total)
+        result = self.receive(request, train(self, request, published), published, total)
         assert result.error is None or not any(one.storage.any() for one in total.values())
         return result, {name: one.mean(1.0)[0].clone() for name, one in total.items()}
 
@@ -354,7 +352,7 @@ def test_a_request_s_examples_and_labels_hold_for_one_request() -> None:
     truth = FEATURES.values("label")[:4].tolist()
     request = TrainRequest(5, 1, 1.0, examples=[0, 1, 2, 3], labels=truth)
     published = {"model": one.x}
-    result = one.receive(request, one.train(request, published), published, total)
+    result = one.receive(request, train(one, request, published), published, total)
     assert (result.error, result.examples) == (None, 4)
     assert (hidden == -1).all()
     plain = Worker(None)
@@ -367,7 +365,6 @@ def test_a_client_without_memory_for_a_batch_is_told_what_to_lower() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 
     worker = Worker(None, replace(PLAIN, client=client))
-    found = worker.train(TrainRequest(1, 1, 1.0), {"model": worker.x})
-    assert isinstance(found, ClientResult)
+    found = train(worker, TrainRequest(1, 1, 1.0), {"model": worker.x}).result
     assert found.error is not None
     assert "cpu has no memory left for a batch: lower client.per_device_train_batch_size" in found.error

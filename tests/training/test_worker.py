@@ -2,21 +2,23 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
 import torch
 
 from fednlp.config import Experiment
+from fednlp.deployment.site.requests import KeepLabelsRequest
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.sums import ExactSum
 from fednlp.models.pretrained import new_model
-from fednlp.runtime.messages import EvaluateRequest, KeepLabelsRequest, Request, UnmaskRequest
+from fednlp.runtime.messages import KINDS
+from fednlp.secure.unmasking import UnmaskRequest
 from fednlp.secure.upload import mask_values
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import build_components
 from fednlp.simulation.workers import worker_spec
+from fednlp.training.requests.predict import EvaluateRequest, evaluate
 from fednlp.training.worker import ClientWorker
 
 Make = Callable[..., Experiment]
@@ -76,7 +78,7 @@ def test_examples_of_a_batch_are_predicted(worker: ClientWorker) -> None:
     x = torch.zeros(worker.layout.numel)
     batches = worker.evaluator.test_batches()
     for number in (0, len(batches) - 1):
-        found = worker.predictions.evaluate(EvaluateRequest(number, 1), {"model": x})
+        found = evaluate(worker, EvaluateRequest(number, 1), {"model": x})
         assert found.indices == batches[number].tolist()
 
 
@@ -85,7 +87,7 @@ def test_a_model_is_loaded_once_for_a_key(worker: ClientWorker) -> None:
     x = 0.1 * torch.randn(worker.layout.numel, generator=torch.Generator().manual_seed(0))
 
     def loss(key: int, vector: torch.Tensor) -> float:
-        return worker.predictions.evaluate(EvaluateRequest(0, key), {"model": vector}).loss
+        return evaluate(worker, EvaluateRequest(0, key), {"model": vector}).loss
 
     first = loss(5, x)
     assert loss(5, 3.0 * x) == first
@@ -95,6 +97,6 @@ def test_a_model_is_loaded_once_for_a_key(worker: ClientWorker) -> None:
     assert loss(6, x) == first
 
 
-def test_every_request_of_the_protocol_has_a_handler(worker: ClientWorker) -> None:
+def test_every_kind_of_request_has_a_handler(worker: ClientWorker) -> None:
     of_sites = {KeepLabelsRequest}  # which keep their own labels
-    assert set(worker.handlers) == set(get_args(Request)) - of_sites
+    assert set(worker.handlers) == set(KINDS) - of_sites

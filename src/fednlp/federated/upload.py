@@ -106,10 +106,10 @@ class StoredUpdate:
 
 @dataclass(frozen=True)
 class Trained:
-    """The answer of a client that came through: what it reports, and its upload."""
+    """The answer of a client that was told to train: what it reports, and its upload; None if it failed."""
 
     result: ClientResult
-    upload: Upload
+    upload: Upload | None
 
 
 def require_reported(result: ClientResult, algorithm: Algorithm) -> None:

@@ -20,8 +20,7 @@ from fednlp.clock import IDLE, timed
 from fednlp.errors import RunError
 from fednlp.runtime.engine import Worker, answered, vectors_in
 from fednlp.runtime.launch import rank_of
-from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import Request
+from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.mpi_messages import (
     ANSWERS,
     BUILT,
@@ -105,7 +104,7 @@ class Mpi:
         self._changed[name] = None
 
     def do(
-        self, requests: Sequence[Request], on_progress: Callable[[int], None] = lambda done: None
+        self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:
         """Have requests answered by all ranks; return the answers in their order. Updates are in ``self.total``.
 
@@ -144,7 +143,7 @@ class Mpi:
         return [in_order[number] for number in range(len(requests))]
 
     def _own(
-        self, requests: Sequence[Request], take: Callable[[], int], on_progress: Callable[[int], None]
+        self, requests: Sequence[Any], take: Callable[[], int], on_progress: Callable[[int], None]
     ) -> dict[int, Any]:
         """Answer requests here until none is left."""
         by_number: dict[int, Any] = {}

@@ -19,8 +19,7 @@ from torch import Tensor
 from fednlp.clock import IDLE, MESSAGES, timed
 from fednlp.runtime.allocator import release_freed_memory
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import Request
+from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import Counter, PrivateRoom, SharedRoom, remove_scratch, scratch_folder
 from fednlp.runtime.worker_process import WorkerCommand, let_go, start_worker
@@ -84,7 +83,7 @@ class Pool:
                 self.vectors[name].copy_(vector)
 
     def do(
-        self, requests: Sequence[Request], on_progress: Callable[[int], None] = lambda done: None
+        self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:
         """Have requests answered; return the answers in their order. Updates are in ``self.total``.
 
@@ -114,7 +113,7 @@ class Pool:
         return [by_number[number] for number in range(len(requests))]
 
     @timed(MESSAGES)
-    def _hand_out(self, requests: Sequence[Request], order: Sequence[int]) -> Callable[[], int]:
+    def _hand_out(self, requests: Sequence[Any], order: Sequence[int]) -> Callable[[], int]:
         """Send all workers the requests in their order; return what claims the place of the next."""
         assert self._counter is not None
         self._counter.reset()

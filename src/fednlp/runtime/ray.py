@@ -19,8 +19,7 @@ from fednlp.clock import IDLE, timed
 from fednlp.errors import MissingDependency, RunError, install_command
 from fednlp.plugins import raised
 from fednlp.runtime.engine import Worker, vectors_in
-from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import Request
+from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.ray_cluster import begin, gpus_each
 from fednlp.runtime.schedule import scheduled
 from fednlp.runtime.shared import PrivateRoom
@@ -105,7 +104,7 @@ class Ray:
         self._changed.add(name)
 
     def do(
-        self, requests: Sequence[Request], on_progress: Callable[[int], None] = lambda done: None
+        self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:
         """Have requests answered by the actors; return the answers in their order. Updates are in ``self.total``.
 
@@ -126,7 +125,7 @@ class Ray:
             raise RunError(f"a worker failed: {''.join(last)}") from None
         return [answers[number] for number in range(len(requests))]
 
-    def ask(self, actor: Any, request: Request) -> Any:
+    def ask(self, actor: Any, request: Any) -> Any:
         """Ask an actor, which looks at what is published first; return a reference to its answer."""
         return actor.answer.remote(
             json.dumps(to_json(request)), list(self._objects), [*self._objects.values()]
@@ -170,7 +169,7 @@ class _Round:
         answers: By number.
     """
 
-    def __init__(self, engine: Ray, requests: Sequence[Request], on_progress: Callable[[int], None]) -> None:
+    def __init__(self, engine: Ray, requests: Sequence[Any], on_progress: Callable[[int], None]) -> None:
         self.engine, self.requests, self.on_progress = engine, requests, on_progress
         self.waiting = deque(scheduled(requests, engine.worker.work, len(engine.actors)))
         self.held: dict[int, set[int]] = {place: set() for place in range(len(engine.actors))}

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.runtime.engine import Vectors, Worker, answered, vectors_in
-from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.shared import PrivateRoom
 
 _BLOCK = 128

@@ -19,7 +19,7 @@ from fednlp.clock import IDLE, IMPORTS, MESSAGES, MODEL, Clock, process_began, r
 from fednlp.runtime.allocator import release_freed_memory
 from fednlp.runtime.child import answers_to_parent, function_named, write_line
 from fednlp.runtime.engine import Worker, answered, vectors_in
-from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import from_json, to_json
 from fednlp.runtime.shared import Counter, SharedRoom
 
 

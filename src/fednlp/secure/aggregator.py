@@ -21,12 +21,12 @@ from fednlp.federated.params import Layout
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import FRACTION_BITS, ExactSum
 from fednlp.federated.upload import Residues
-from fednlp.runtime.messages import UnmaskRequest
 from fednlp.secure.digits import num_digits
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.round import SecureRound
 from fednlp.secure.session import SessionFactory, open_session
+from fednlp.secure.unmasking import UnmaskRequest
 from fednlp.secure.upload import REPORT_BITS, REPORTS
 
 

@@ -16,7 +16,6 @@ from fednlp.errors import TooFewClients
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import count_nonfinite
 from fednlp.formatting.units import plural
-from fednlp.runtime.messages import LocalOnlyRequest, LocalOnlyResult
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
@@ -24,6 +23,7 @@ from fednlp.simulation.named_clients import clients_named
 from fednlp.training.batches import epoch_batches
 from fednlp.training.client_record import ClientInit
 from fednlp.training.local import LocalTrainer
+from fednlp.training.requests.predict import LocalOnlyRequest, LocalOnlyResult
 from fednlp.training.scores import mean_scores
 
 

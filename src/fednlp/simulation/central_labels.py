@@ -12,11 +12,11 @@ from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.label_counts import most_confident_of_each
 from fednlp.fewshot.pacing import LabelQuota, most_confident
 from fednlp.partition.draws import largest_remainder
-from fednlp.runtime.messages import LabelRequest, Labels
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.gold_labels import gold_labels_of
-from fednlp.simulation.label_holder import Numbers, Training
+from fednlp.simulation.label_holder import Numbers
 from fednlp.simulation.label_truth import LabelTruth
+from fednlp.training.requests.predict import LabelRequest, Labels
 from fednlp.training.worker_spec import opened_features
 
 PSEUDO = "fewshot.pseudo"
@@ -76,7 +76,7 @@ class CentralLabels:
             self.usable[self.known.of(client)[0]] = True
             self.gold[client] = 0
 
-    def with_labels(self, request: Training) -> Training:
+    def with_labels(self, request: Any) -> Any:
         """Return a request with the texts of its client that have a label now, and their labels: gold, then pseudo."""
         candidates, pseudo = self._texts(request.client), self._labels
         given = candidates[pseudo[candidates] >= 0]

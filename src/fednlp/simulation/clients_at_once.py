@@ -5,10 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fednlp.federated.client import TrainRequest
 from fednlp.federated.runtime import Runtime
-from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import TrainTogetherRequest
+from fednlp.runtime.messages import from_json, to_json, trains
+from fednlp.training.requests.train import TrainTogetherRequest
 
 
 class ClientsAtOnce:
@@ -42,13 +41,13 @@ class ClientsAtOnce:
         self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:
         """Have requests answered: those of clients that train in groups of like work, the others as they are."""
-        training = [number for number, one in enumerate(requests) if isinstance(one, TrainRequest)]
+        training = [number for number, one in enumerate(requests) if trains(one)]
         training.sort(key=lambda number: (-self._work(requests[number]), number))
         count = -(-len(training) // self._size)
         groups = [
             training[len(training) * i // count : len(training) * (i + 1) // count] for i in range(count)
         ]
-        others = [number for number, one in enumerate(requests) if not isinstance(one, TrainRequest)]
+        others = [number for number, one in enumerate(requests) if not trains(one)]
         asked: list[Any] = [
             TrainTogetherRequest([to_json(requests[number]) for number in group]) for group in groups
         ]

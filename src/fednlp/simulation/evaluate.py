@@ -19,12 +19,17 @@ from fednlp.disk import atomic
 from fednlp.federated.runtime import MODEL
 from fednlp.formatting.safe_text import csv_text
 from fednlp.formatting.units import HIDDEN
-from fednlp.runtime.messages import BatchPredictions, ClientModelRequest, ClientModelResult, EvaluateRequest
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.federated_evaluation import evaluate_by_sums
 from fednlp.simulation.run_dir import remedy
 from fednlp.tasks.base import Predictions
+from fednlp.training.requests.predict import (
+    BatchPredictions,
+    ClientModelRequest,
+    ClientModelResult,
+    EvaluateRequest,
+)
 from fednlp.training.scores import mean_scores, scores_by_owner
 
 

@@ -15,10 +15,10 @@ from fednlp.config import Experiment
 from fednlp.errors import ConfigError, SecureAbort
 from fednlp.federated.runtime import MODEL
 from fednlp.formatting.units import plural
-from fednlp.runtime.messages import ClientSums, ClientSumsRequest
 from fednlp.simulation.context import RunContext
 from fednlp.tasks.base import Task
 from fednlp.tasks.whole_sums import SUM_BITS
+from fednlp.training.requests.predict import ClientSums, ClientSumsRequest
 from fednlp.training.scores import NoSums, num_sums, require_summable, scores_of_sums, unsummed
 
 if TYPE_CHECKING:

@@ -18,7 +18,6 @@ from fednlp.config.sections import WITHOUT_MODEL
 from fednlp.disk import atomic
 from fednlp.federated.store import ClientStore
 from fednlp.formatting.units import human_bytes, plural
-from fednlp.runtime.messages import ClientModelResult
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.evaluate import (
     clients_with_tests,
@@ -30,6 +29,7 @@ from fednlp.simulation.evaluate import (
     tries_server,
 )
 from fednlp.simulation.run_dir import RunDir, remedy
+from fednlp.training.requests.predict import ClientModelResult
 from fednlp.training.worker_spec import model_fields
 
 _WARNINGS = 10

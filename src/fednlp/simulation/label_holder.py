@@ -1,18 +1,15 @@
 """Who holds the labels of a run with few labels: the server of a simulation, or each site of a deployment its own."""
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.pacing import LabelQuota
-from fednlp.runtime.messages import ClientModelRequest
 
 Numbers = NDArray[np.int64]
-Training = TypeVar("Training", TrainRequest, ClientModelRequest)
 
 
 class LabelHolder(Protocol):
@@ -42,8 +39,8 @@ class LabelHolder(Protocol):
     def trust_all_but(self, flagged: Sequence[int]) -> None:
         """Use the gold labels of all clients except flagged ones, whose gold texts count as unlabelled."""
 
-    def with_labels(self, request: Training) -> Training:
-        """Return a request by which a client trains on the labels that it has now."""
+    def with_labels(self, request: Any) -> Any:
+        """Return a request by which a client trains, to do so on the labels that it has now."""
 
     def label_request(self, client: int, round_number: int, quota: LabelQuota) -> Any:
         """Return the request by which a client labels in a round."""

@@ -20,12 +20,12 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
 from fednlp.federated.round import RoundReport, publish, run_round
 from fednlp.federated.state import State
 from fednlp.federated.transforms import RngKey
 from fednlp.fewshot.pacing import FixedPacing, LabelQuota, Pace, is_labelling_round, label_quota
+from fednlp.runtime.messages import trains
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.label_holder import LabelHolder, Numbers
@@ -156,10 +156,10 @@ class PseudoLabels:
         trials = self._trials
         held = frozenset[int]() if trials is None else trials.held_texts()
         given = [
-            without(self.holder.with_labels(request), held) if isinstance(request, TrainRequest) else request
+            without(self.holder.with_labels(request), held) if trains(request) else request
             for request in requests
         ]
-        if not any(isinstance(request, TrainRequest) for request in requests):
+        if not any(map(trains, requests)):
             return self.context.pool.do(given, on_progress)
         labelling = self._label_requests(self._part.state.round + 1)
         answers = self.context.pool.do([*given, *labelling], on_progress)

@@ -136,10 +136,10 @@ class ClientTrainer:
             kept |= {"model": sent.chosen.model, "sent": marks}
         self.store.write(request.client, request.round, kept)
 
-    def forget(self, request: TrainRequest) -> None:
-        """Take back what an earlier attempt at the round kept: the client fails in this one."""
+    def forget(self, client: int, round_number: int, before: int | None = None) -> None:
+        """Take back what a client kept in rounds that came to nothing (:meth:`ClientStore.forget`)."""
         if self.store is not None:
-            self.store.forget(request.client, request.round)
+            self.store.forget(client, round_number, before)
 
     def failure(self, request: TrainRequest, error: Exception, record: Record) -> ClientResult:
         """Return the result of a client that failed.

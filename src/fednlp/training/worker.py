@@ -1,40 +1,32 @@
 """A worker: the clients whose texts lie on this machine, one model, and what is done with them on request."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+from torch import Tensor, nn
 
-from fednlp.clock import STEPS, SUMS, timed
-from fednlp.errors import ConfigError
+from fednlp.clock import SUMS, timed
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.params import Layout
-from fednlp.federated.runtime import MODEL
-from fednlp.federated.transforms import RngKey
-from fednlp.federated.upload import Trained, received, require_reported
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
 from fednlp.runtime.engine import Handler, Vectors
-from fednlp.runtime.message_json import from_json, to_json
-from fednlp.runtime.messages import MaskValues, TrainedTogether, TrainTogetherRequest, UnmaskRequest
 from fednlp.tasks import task_from
-from fednlp.training.at_once import take_steps
 from fednlp.training.client import ClientTrainer
 from fednlp.training.client_stack import ClientStack
 from fednlp.training.evaluator import Evaluator
-from fednlp.training.labelled_examples import labelled_examples
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.open_replica import open_replica
-from fednlp.training.participation import Participation, begin, fail
 from fednlp.training.precision import low_dtype
-from fednlp.training.prediction_requests import PredictionRequests
-from fednlp.training.sending import encode
-from fednlp.training.work import predicted_work
+from fednlp.training.requests import HANDLERS
 from fednlp.training.worker_spec import (
+    UNLABELLED,
     WorkerSpec,
     exact_adapters,
     opened_features,
@@ -96,20 +88,17 @@ class ClientWorker:
             spec.evaluation_batch,
             low_dtype(self.replica.device, spec.evaluation_bf16),
         )
-        self.predictions = PredictionRequests(self.trainer, self.evaluator, self.partition)
         self.receives, self.sends = algorithm.receives, algorithm.sends
         self.handlers: Mapping[type, Handler] = {
-            TrainRequest: self.train,
-            TrainTogetherRequest: self.train_together,
-            UnmaskRequest: self.unmask,
-            **self.predictions.handlers,
+            kind: partial(handler.answer, self) for kind, handler in HANDLERS.items()
         }
         self._stack: ClientStack | None = None
+        self._loaded: int | None = None
 
     @property
     def has_global_model(self) -> bool:
         """Whether the server's model is a whole one, which clients get as it is."""
-        return self.predictions.has_global_model
+        return not self.replica.personal.numel and self.algorithm.uplink.pull.push == "all"
 
     @property
     def personalised(self) -> bool:
@@ -132,62 +121,12 @@ class ClientWorker:
 
     def work(self, request: Any) -> float:
         """Return how much work a request is, in tokens that are trained on; 0 where it is not known."""
-        return predicted_work(request, self.options, self.train_features, self.partition, self.evaluator)
+        return HANDLERS[type(request)].work(self, request)
 
     def begin(self) -> None:
         """Look at what other workers have cached."""
         if self.replica.activation_cache is not None:
             self.replica.activation_cache.refresh()
-
-    @timed(STEPS)
-    def train(
-        self, request: TrainRequest, vectors: Vectors, begun: Participation | None = None
-    ) -> Trained | ClientResult:
-        """Let one client take its part in a round, up to its upload: the client's half.
-
-        A client that fails is reported, not raised.
-
-        Args:
-            request: What it was told.
-            vectors: What was published.
-            begun: What it trains with, where that is prepared already.
-
-        Raises:
-            ConfigError: The algorithm's client does not fit what the algorithm declares.
-        """
-        self.predictions.forget()
-        trainer = self.trainer
-        told = request.client, request.examples, request.labels
-        with labelled_examples(self.train_features, self.partition, *told) as examples:
-            part = begun or begin(trainer, request, examples, vectors)
-            try:
-                result = self.algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
-                with timed(SUMS):
-                    sent = encode(self.algorithm, request, part.local, result, part.record)
-            except ConfigError:  # it would be the same for every client
-                raise
-            except Exception as error:
-                return fail(trainer, part, error)
-        trainer.keep(request, part.local, result, sent)
-        return Trained(trainer.result(request, part.local, result, sent, part.record), sent.upload)
-
-    @timed(STEPS)
-    def train_together(self, request: TrainTogetherRequest, vectors: Vectors) -> list[Trained | ClientResult]:
-        """Let several clients take their part in a round, with their local steps at once.
-
-        Raises:
-            ConfigError: The model or the task does not allow it.
-        """
-        self.predictions.forget()
-        requests: list[TrainRequest] = [from_json(one) for one in request.clients]
-        parts = [begin(self.trainer, one, self.partition.train(one.client), vectors) for one in requests]
-        try:
-            take_steps(self.stack(len(parts)), [part.local for part in parts])
-        except ConfigError:
-            raise
-        except Exception as error:
-            return [fail(self.trainer, part, error) for part in parts]
-        return [self.train(part.request, vectors, part) for part in parts]
 
     def stack(self, clients: int) -> ClientStack:
         """Return room for the weights of clients that train at once.
@@ -204,42 +143,42 @@ class ClientWorker:
 
     @timed(SUMS)
     def receive(self, request: Any, answer: Any, vectors: Vectors, total: Any) -> Any:
-        """Put what came with an answer into the total, and return the rest: the server's half.
+        """Put what came with an answer into the total, and return the rest: the server's half."""
+        return HANDLERS[type(request)].receive(self, request, answer, vectors, total)
 
-        An update that cannot be added drops its client.
+    @contextmanager
+    def labelled_examples(self, request: Any) -> Iterator[np.ndarray]:
+        """Yield the examples that a request has its client train on; its labels hold for the time of a block.
 
         Args:
-            request: What was asked.
-            answer: What a handler returned.
-            vectors: What was published.
-            total: Of updates.
+            request: With the ``examples``, None for all that the client has, and their ``labels``, None for those of
+                the data set.
         """
-        if isinstance(answer, MaskValues):
-            total["model"].add_residues(answer.values, request.start)
-            return None
-        if isinstance(answer, list):
-            requests = [from_json(one) for one in request.clients]
-            pairs = zip(requests, answer, strict=True)
-            return TrainedTogether([to_json(self.receive(*pair, vectors, total)) for pair in pairs])
-        if not isinstance(answer, Trained):
-            return answer
-        key, result = RngKey(self.spec.seed, request.began, request.client), answer.result
+        if request.examples is None:
+            yield self.partition.train(request.client)
+            return
+        numbers = np.array(request.examples, dtype=np.int64)
+        if request.labels is None:
+            yield numbers
+            return
+        known = self.train_features.values("label")
+        known[numbers] = np.array(request.labels, dtype=np.int64)
         try:
-            require_reported(result, self.algorithm)
-            update = received(answer.upload, self.algorithm, self.layout, vectors[MODEL], key)
-            self.algorithm.aggregator.add(total, request, update)
-        except Exception as error:
-            self.trainer.forget(request)
-            return failed(request, error, result.bytes_down, result.tensors_down)
-        return result
+            yield numbers
+        finally:
+            known[numbers] = UNLABELLED
 
-    @timed(SUMS)
-    def unmask(self, request: UnmaskRequest, vectors: Vectors) -> MaskValues:
-        """Return the masks of a slice of the sum of masked updates."""
-        from fednlp.secure.upload import mask_values
+    def load_once(self, x: Tensor, key: int) -> None:
+        """Load the published model for evaluation, unless it is loaded under this key already.
 
-        return MaskValues(mask_values(request.start, request.stop, request.seeds))
+        Args:
+            x: The model.
+            key: Changes when the model does.
+        """
+        if self._loaded != key:
+            self.replica.load_for_evaluation(x)
+            self._loaded = key
 
     def forget(self) -> None:
-        """Say that the replica's weights were changed by hand, so that the next request loads them anew."""
-        self.predictions.forget()
+        """Say that the replica's weights are changed by others, so that the next evaluation loads them anew."""
+        self._loaded = None

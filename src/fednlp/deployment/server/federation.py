@@ -41,7 +41,6 @@ from fednlp.federated.runtime import MODEL
 from fednlp.formatting.units import human_seconds
 from fednlp.models.resolve import resolve_model
 from fednlp.partition.embed import ENCODER
-from fednlp.runtime.messages import ClientSumsRequest
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import Log, RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
@@ -52,6 +51,7 @@ from fednlp.simulation.run_dir import RunDir, saving
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model, trained_layout
 from fednlp.simulation.train import OpenRun, open_run, train
 from fednlp.tasks import agreed_fields
+from fednlp.training.requests.predict import ClientSumsRequest
 
 _ENDED = "the federation's last round is done"
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.objects import write_object
-from fednlp.deployment.session.request_checks import DERIVED
+from fednlp.deployment.session.site_kinds import DERIVED
 from fednlp.federated.communication import derived_entries
 from fednlp.federated.message import message_pieces
 from fednlp.federated.params import Layout

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from fednlp.deployment.session.setup import Ready
+from fednlp.deployment.site.requests import KeepLabelsRequest, LabelsKept
 from fednlp.disk import atomic
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.pacing import LabelQuota
-from fednlp.runtime.messages import KeepLabelsRequest, LabelsKept
 from fednlp.simulation.context import RunContext
 from fednlp.simulation.gold_labels import class_names_of
-from fednlp.simulation.label_holder import Numbers, Training
+from fednlp.simulation.label_holder import Numbers
 from fednlp.training.worker_spec import opened_features
 
 COUNTS = "fewshot.json"
@@ -85,7 +85,7 @@ class RemoteLabels:
     def trust_all_but(self, flagged: Sequence[int]) -> None:
         """Use the gold labels of all sites: a server that has none of them flags nobody."""
 
-    def with_labels(self, request: Training) -> Training:
+    def with_labels(self, request: Any) -> Any:
         """Return a request by which a site trains on its gold labels and on those of its last labelling."""
         return replace(request, labelling=int(self._vector(LABELLING)[request.client]))
 

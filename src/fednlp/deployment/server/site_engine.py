@@ -15,24 +15,24 @@ import torch
 from torch import Tensor
 
 from fednlp.deployment.server.publishing import Offer, Publisher
-from fednlp.deployment.server.reply_checks import Reportable, least_loss, most_counts, require_own
 from fednlp.deployment.server.round_log import RoundLog, next_attempt
 from fednlp.deployment.server.secure_sums import with_masked_weight
-from fednlp.deployment.server.site_requests import ANSWERS, KINDS, call_id, told, trains, unanswered
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.messages import Call, printable
 from fednlp.deployment.session.objects import mapped_privately
-from fednlp.deployment.session.request_checks import SiteRequest
+from fednlp.deployment.session.reply_checks import Reportable, least_loss, most_counts, require_own
 from fednlp.deployment.session.secure_terms import request_digest
+from fednlp.deployment.session.site_kinds import call_id
 from fednlp.deployment.session.waiting import Patience
+from fednlp.deployment.site.requests import SITE_KINDS
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.aggregators.base import Room
-from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.client import ClientResult, TrainRequest, failed
 from fednlp.federated.pages import DiskRoom, LeanRoom, set_aside
 from fednlp.federated.round import late
 from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import answered, vectors_in
-from fednlp.runtime.message_json import from_json, to_json
+from fednlp.runtime.messages import KINDS, from_json, to_json, trains
 from fednlp.runtime.shared import PrivateRoom
 
 _LARGE = 64 << 20
@@ -111,18 +111,18 @@ class SiteEngine:
         calls: dict[str, int] = {}
         busy = self.busy()
         for place, request in enumerate(requests):
-            if type(request) not in KINDS:
+            if type(request) not in SITE_KINDS:
                 continue
             if self._is_late(request):
                 answers[place] = self._late(request)
             elif not trains(request) and request.client in busy:
-                answers[place] = unanswered(request, "the site trains")
+                answers[place] = _unanswered(request, "the site trains")
             else:
                 calls[self._call_id(request)] = place
         if calls:
             self._ask({name: requests[place] for name, place in calls.items()})
         for place, request in enumerate(requests):
-            if type(request) not in KINDS:
+            if type(request) not in SITE_KINDS:
                 answers[place] = answered(self.worker, request, self.vectors, self.total)
                 on_progress(len(answers))
         awaited, missing = {*calls}, self._missing
@@ -159,7 +159,7 @@ class SiteEngine:
     ) -> None:
         self.close()
 
-    def _call_id(self, request: SiteRequest) -> str:
+    def _call_id(self, request: Any) -> str:
         """Return the number of a request's call; that of a client that failed in an earlier attempt is a new one."""
         own = call_id(request)
         return self.log.of(request.round).calls.get(request.client, own) if trains(request) else own
@@ -171,7 +171,7 @@ class SiteEngine:
             if name in stored:  # it is answered without anything being offered
                 self.hub.ask(request.client, Call(name, {}))
                 continue
-            if isinstance(request, TrainRequest) and self.forgets:
+            if trains(request) and self.forgets:
                 self.hub.forget(request.round - 1)
             self.open(name, request, self._offered())
         while self._old:
@@ -188,7 +188,7 @@ class SiteEngine:
             offers: The vectors that the site needs for it.
         """
         most = 0
-        if isinstance(request, TrainRequest):
+        if trains(request):
             masked = request.masking is not None
             most = upload_bytes(self.worker.algorithm, self.worker.layout, None, masked=masked)
         call = self._call(name, request, offers)
@@ -205,7 +205,7 @@ class SiteEngine:
 
     def _call(self, name: str, request: Any, offers: Sequence[Offer]) -> Call:
         body = {
-            "request": to_json(told(request)),
+            "request": to_json(SITE_KINDS[type(request)].told(request)),
             "counted": self.counted.get(request.client, 0),
             "encoded": sorted(offer.name for offer in offers if offer.encoded),
         }
@@ -235,7 +235,7 @@ class SiteEngine:
 
     def _is_late(self, request: Any) -> bool:
         """Return whether it was settled before this server was started that a client's update does not count."""
-        if not isinstance(request, TrainRequest):
+        if not trains(request):
             return False
         counted = self.log.of(request.round).counted
         if counted is None or request.client in counted:
@@ -250,20 +250,20 @@ class SiteEngine:
     def _missing(self, request: Any) -> Any:
         wait = self.patience.seconds
         if request.client in self.patience.gone() or wait is None:
-            return unanswered(request, "the site was removed from the federation")
-        return unanswered(request, f"no answer within {wait:g} seconds (rounds.wait)")
+            return _unanswered(request, "the site was removed from the federation")
+        return _unanswered(request, f"no answer within {wait:g} seconds (rounds.wait)")
 
     def _received(self, request: Any, reply: StoredReply) -> Any:
         """Return what a site answered, with its update in the total; a site that fails is reported."""
         if reply.error is not None:
-            return unanswered(request, reply.error)
+            return _unanswered(request, reply.error)
         try:
             answer = from_json(reply.answer)
             self._require_own(request, answer)
             if answer.error is not None:
                 sent = (answer.bytes_down, answer.tensors_down) if trains(request) else ()
-                return unanswered(request, printable(answer.error), *sent)
-            if not isinstance(request, TrainRequest):
+                return _unanswered(request, printable(answer.error), *sent)
+            if not trains(request):
                 return answer
             answer = replace(answer, weight=request.weight)
             if reply.path is None:
@@ -274,14 +274,14 @@ class SiteEngine:
                 answer = with_masked_weight(answer, upload.masked, self.worker.layout.numel)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)
         except FednlpError as error:
-            return unanswered(request, str(error))
+            return _unanswered(request, str(error))
 
     def _require_own(self, request: Any, answer: Any) -> None:
         """Check that an answer is one that the site may give."""
         worker = self.worker
         most = most_counts(worker.options, len(worker.partition.train(request.client)))
         may = Reportable(most, worker.task.metric, worker.algorithm.reports, least_loss(worker.task))
-        require_own(told(request), answer, ANSWERS[type(request)], may)
+        require_own(SITE_KINDS[type(request)].told(request), answer, may)
 
     def _note(self, name: str, request: Any, answer: Any, arrived: bool) -> None:
         if not trains(request):
@@ -292,6 +292,20 @@ class SiteEngine:
         self._calls[1][request.client] = next_attempt(name) if arrived and not came_through else name
         if came_through:
             self.counted[request.client] = request.round
+
+
+def _unanswered(request: Any, reason: str, bytes_down: int | None = 0, tensors_down: int | None = 0) -> Any:
+    """Return the result of a request to which a site gave no answer that counts.
+
+    Args:
+        bytes_down: Length of the message that the site got to train on.
+        tensors_down: Tensors in it.
+    """
+    if trains(request):
+        return failed(request, RunError(reason), bytes_down, tensors_down)
+    answer = KINDS[type(request)].answer
+    assert answer is not None
+    return answer(request.client, error=reason)
 
 
 def _rooms(numel: int, folder: Path) -> tuple[Room, Room]:

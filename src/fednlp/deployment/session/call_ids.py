@@ -1,15 +1,13 @@
 """What the id of a call, ``round.client.name``, says: of which round and client it is, and what it is about."""
 
+from fednlp.deployment.session.site_kinds import SITE_KINDS
+
 _WORDS = {
-    "train": "the training of round {}",
-    "evaluate": "the evaluation of round {}",
-    "finetune": "the evaluation after fine-tuning",
-    "label": "the labelling of round {}",
-    "tests": "the sums over its tests of round {}",
     "setup": "its setup",
     "labels": "the names of its labels",
     "model": "the final model",
 }
+"""Of calls that carry no request; each kind of request has words of its own."""
 _SECURE = "a secure sum of round {}"
 """Of the steps of a protocol, which are several."""
 
@@ -30,19 +28,21 @@ def in_words(call_id: str) -> str:
     Args:
         call_id: ``round.client.name``; what follows a hyphen in a name is the number of an attempt.
 
-    >>> in_words("12.3.train-2"), in_words("0.3.setup"), in_words("4.1.unmask")
-    ('the training of round 12', 'its setup', 'a secure sum of round 4')
+    >>> in_words("0.3.setup"), in_words("4.1.unmask")
+    ('its setup', 'a secure sum of round 4')
     """
     number, _, name = call_id.split(".", 2)
     step, _, attempt = name.partition("-")
-    known = not attempt or attempt.isdecimal()
-    return (_WORDS.get(step, _SECURE) if known else _SECURE).format(number)
+    if attempt and not attempt.isdecimal():
+        return _SECURE.format(number)
+    words = _WORDS | {name: about for kind in SITE_KINDS.values() for name, about in kind.calls.items()}
+    return words.get(step, _SECURE).format(number)
 
 
 def all_in_words(call_ids: list[str]) -> str:
     """Return what some calls are about, each thing once.
 
-    >>> all_in_words(["2.0.keys", "2.0.share", "2.0.train"])
-    'a secure sum of round 2, the training of round 2'
+    >>> all_in_words(["2.0.keys", "2.0.share", "13.0.model"])
+    'a secure sum of round 2, the final model'
     """
     return ", ".join(dict.fromkeys(map(in_words, call_ids)))

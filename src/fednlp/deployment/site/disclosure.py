@@ -1,6 +1,5 @@
 """What a site tells the server: of its sizes, its losses and scores, and its errors, as far as its policy allows."""
 
-from dataclasses import replace
 from pathlib import Path
 
 from fednlp.config import Experiment
@@ -9,9 +8,7 @@ from fednlp.deployment.site.data import UNREADABLE, UnfitSiteData
 from fednlp.deployment.site.policy import Allow
 from fednlp.disk import home
 from fednlp.errors import DataError, FednlpError, RunError
-from fednlp.federated.client import ClientResult
 from fednlp.formatting.safe_text import bare_names
-from fednlp.runtime.messages import ClientModelResult, LabelsKept
 
 
 def tells_sums(allow: Allow, experiment: Experiment) -> bool:
@@ -96,25 +93,6 @@ def redact_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> 
     return Ready(train=train, test=tests, hidden=None if told else ["test"])
 
 
-def redact_result(allow: Allow, result: ClientResult) -> ClientResult:
-    """Return what the server is told of a client's training.
-
-    A loss that is not told counts for no example, and the loss of an unknown number of examples is that of one. The
-    method's own metrics are what it works with, and are not changed.
-    """
-    if not allow.tell_scores:
-        result = replace(result, loss=0.0, examples=0)
-    if not allow.tell_size:
-        mean = result.loss / max(1, result.examples)
-        result = replace(result, loss=mean, examples=min(1, result.examples), steps=0, gradient_examples=0)
-    return result
-
-
-def redact_score(allow: Allow, result: ClientModelResult) -> ClientModelResult:
-    """Return what the server is told of the score of a client's model."""
-    return result if tells_score(allow) else ClientModelResult(result.client, result.error)
-
-
 def redact_error(error: Exception) -> str:
     """Return what the server is told of an error: nothing that the site's data may be part of, and no folder.
 
@@ -143,13 +121,9 @@ def redact_labels(allow: Allow, ready: Ready, gold: int, candidates: int) -> Rea
     Ready(train=1, test=0, gold=1, candidates=1, hidden=None)
     """
     counts = {"gold": gold, "candidates": candidates}
-    return ready.model_copy(update={name: _redact_count(allow, count) for name, count in counts.items()})
+    return ready.model_copy(update={name: redact_count(allow, count) for name, count in counts.items()})
 
 
-def redact_kept(allow: Allow, kept: LabelsKept) -> LabelsKept:
-    """Return what the server is told of the number of pseudo labels."""
-    return replace(kept, labels=_redact_count(allow, kept.labels))
-
-
-def _redact_count(allow: Allow, count: int) -> int:
+def redact_count(allow: Allow, count: int) -> int:
+    """Return what the server is told of a number of labels or texts: at most 1 where it may not know it."""
     return count if allow.tell_size else min(1, count)

@@ -9,6 +9,7 @@ import json
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,14 +18,13 @@ from fednlp.config.sections import Fewshot
 from fednlp.data import TextData
 from fednlp.disk import atomic, private_folder, write_private
 from fednlp.errors import RunError
-from fednlp.federated.client import TrainRequest
 from fednlp.fewshot.filtering import representative
 from fednlp.fewshot.pacing import LabelQuota, most_confident, rounded_up
 from fednlp.formatting.units import plural
 from fednlp.partition.embed import embed
 from fednlp.partition.npz import read_arrays
-from fednlp.runtime.messages import ClientModelRequest, Labels
 from fednlp.simulation.components import Log
+from fednlp.training.requests.predict import Labels
 
 Numbers = NDArray[np.int64]
 _REMEDY = "then run fednlp join again; no work is lost"
@@ -91,7 +91,7 @@ class SiteLabels:
         numbers, labels = self.gold
         return np.concatenate([numbers, found["texts"]]), np.concatenate([labels, found["labels"]])
 
-    def with_labels(self, request: TrainRequest | ClientModelRequest) -> TrainRequest | ClientModelRequest:
+    def with_labels(self, request: Any) -> Any:
         """Return a request with the examples that have a label, and their labels, if the site is to train by them.
 
         Raises:

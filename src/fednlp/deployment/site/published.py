@@ -6,7 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fednlp.deployment.session.objects import mapped, mapped_privately
-from fednlp.deployment.session.request_checks import DERIVED
+from fednlp.deployment.session.site_kinds import DERIVED
 from fednlp.errors import RunError
 from fednlp.federated.communication import decode_broadcast, derived_entries, entry_shapes
 from fednlp.federated.message import unpack

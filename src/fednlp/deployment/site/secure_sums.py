@@ -50,14 +50,14 @@ from fednlp.errors import SecureAbort
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.upload import Trained, masked_tail, pack_masked
 from fednlp.privacy.noise import os_generator
-from fednlp.runtime import message_json
-from fednlp.runtime.messages import ClientSums, ClientSumsRequest
+from fednlp.runtime import messages
 from fednlp.secure.lightsecagg import LightSecAggClient
 from fednlp.secure.lightsecagg_messages import parts
 from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
 from fednlp.secure.messages import Survivors
 from fednlp.secure.secagg import SecAggClient
 from fednlp.secure.upload import add_own_masks, add_own_noise
+from fednlp.training.requests.predict import ClientSums, ClientSumsRequest
 
 Answer = tuple[dict[str, Any], Path | None]
 _TRAIN = "train"
@@ -104,9 +104,7 @@ class SecureSite:
             raise SecureAbort(f"the server asks for the {name} of round {number} twice, and not for the same")
         return self.kept.said(session, name)
 
-    def train(
-        self, request: TrainRequest, digest: str, work: Callable[[TrainRequest], Trained | ClientResult]
-    ) -> Answer:
+    def train(self, request: TrainRequest, digest: str, work: Callable[[TrainRequest], Trained]) -> Answer:
         """Have the client train, and mask what it sends; what was sent once is sent again.
 
         Args:
@@ -126,8 +124,8 @@ class SecureSite:
         masking = request.masking or {}
         encoding = self.agreed.encoding(session.terms, masking)
         answer = work(replace(request, masking={**masking, "noise_std": 0.0}))
-        if not isinstance(answer, Trained):
-            return _json(answer), None
+        if answer.upload is None:
+            return _json(answer.result), None
         residues = np.array(answer.upload.masked, dtype=np.uint32)
         if session.terms.noise_std:
             add_own_noise(residues, encoding, session.terms.noise_std, os_generator())
@@ -264,6 +262,6 @@ def _digest(request: Mapping[str, Any], objects: Mapping[str, Path]) -> str:
 
 
 def _json(result: ClientResult | ClientSums) -> dict[str, Any]:
-    found = message_json.to_json(result)
+    found = messages.to_json(result)
     assert found is not None
     return found

@@ -2,7 +2,6 @@
 
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ from torch import Tensor
 
 from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.objects import Written, write_object
-from fednlp.deployment.session.request_checks import DERIVED, SiteRequest, require_agreed, require_sent
 from fednlp.deployment.session.secure_messages import OF_TESTS, STEPS
 from fednlp.deployment.session.secure_terms import request_digest
 from fednlp.deployment.session.setup import (
@@ -21,14 +19,11 @@ from fednlp.deployment.session.setup import (
     is_setup,
     read_setup,
 )
+from fednlp.deployment.session.site_kinds import DERIVED
 from fednlp.deployment.site.agreement import Agreement
 from fednlp.deployment.site.disclosure import (
-    redact_kept,
     redact_labels,
-    redact_result,
-    redact_score,
     redact_sizes,
-    require_sums_told,
     tells_sums,
 )
 from fednlp.deployment.site.final_model import final_vector, is_final_model, keep_models, read_final_model
@@ -37,11 +32,11 @@ from fednlp.deployment.site.policy import SitePolicy
 from fednlp.deployment.site.published import Published
 from fednlp.deployment.site.refusals import Refusal
 from fednlp.deployment.site.replay_guard import ReplayGuard
+from fednlp.deployment.site.requests import SITE_KINDS, require_agreed, require_sent
 from fednlp.deployment.site.secure_agreed import agreed, agreed_on_tests
 from fednlp.deployment.site.secure_kept import KeptSessions
 from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.deployment.site.worker import (
-    FINETUNED,
     LABELS,
     STATE_IS_LOST,
     SiteWork,
@@ -49,20 +44,10 @@ from fednlp.deployment.site.worker import (
     require_same_data,
 )
 from fednlp.errors import RunError
-from fednlp.federated.client import TrainRequest
-from fednlp.federated.upload import Trained, upload_pieces
-from fednlp.fewshot.pacing import LabelQuota
-from fednlp.formatting.units import human_bytes, metric_title, plural
+from fednlp.federated.upload import upload_pieces
+from fednlp.formatting.units import human_bytes
 from fednlp.partition import OneClient
-from fednlp.runtime.message_json import to_json
-from fednlp.runtime.messages import (
-    ClientModelRequest,
-    ClientModelResult,
-    ClientSumsRequest,
-    KeepLabelsRequest,
-    LabelRequest,
-    LabelsKept,
-)
+from fednlp.runtime.messages import to_json, trains
 from fednlp.simulation.components import Log
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.worker import ClientWorker
@@ -283,95 +268,46 @@ class Site:
         assert isinstance(own, OneClient)
         wanted = require_agreed(request.get("request"), name, self.opened.experiment, own)
         require_sent(request, objects, wanted, worker.algorithm, worker.layout)
-        sums, do = self.sums, partial(self._do, request=request, objects=objects)
+        sums, answered = self.sums, partial(self._answered, request=request, objects=objects)
         digest = request_digest(request, {one: path.name for one, path in objects.items()})
+        kind = SITE_KINDS[type(wanted)]
         if sums is not None:
-            sums.over(wanted.round + (not isinstance(wanted, TrainRequest | KeepLabelsRequest)))
-            if isinstance(wanted, TrainRequest):
-                return sums.train(wanted, digest, do)
-        if isinstance(wanted, ClientSumsRequest):
-            require_sums_told(self.policy.allow, self.opened.experiment)
-            if self.test_sums is not None:
-                return self.test_sums.add(wanted, digest, do)
+            sums.over(wanted.round + (not kind.in_round))
+        kind.allowed(self.policy.allow, self.opened.experiment)
+        masked = kind.masked(self)
+        if masked is not None:
+            said: tuple[dict[str, Any], Path | None] = masked(wanted, digest, answered)
+            return said
         self._last.require_same(self._run, wanted.round, name, request, objects)
-        answer = do(wanted)
-        if not isinstance(answer, Trained):
-            return _json(to_json(answer)), None
-        body = write_object(self.folder / "upload.bin", upload_pieces(answer.upload, worker.layout))
-        return _json(to_json(answer.result)), body
+        answer, body = answered(wanted), None
+        if trains(wanted):
+            if answer.upload is not None:
+                body = write_object(self.folder / "upload.bin", upload_pieces(answer.upload, worker.layout))
+            answer = answer.result
+        told = to_json(answer)
+        assert told is not None
+        return told, body
 
-    def _do(
-        self,
-        wanted: SiteRequest,
-        request: Mapping[str, Any],
-        objects: Mapping[str, Path],
-    ) -> Any:
-        """Have the worker do what is asked; return its answer without what the server may not know."""
-        worker = self.worker
-        encoded = request["encoded"]
+    def _answered(self, wanted: Any, request: Mapping[str, Any], objects: Mapping[str, Path]) -> Any:
+        """Do what is asked; return the answer without what the server may not know."""
+        kind, worker = SITE_KINDS[type(wanted)], self.worker
+        encoded, counted = request["encoded"], request["counted"]
         vectors = {
             name: self._published.vector(worker, name, objects, wanted.round if name in encoded else None)
             for name in objects.keys() - {DERIVED}
         }
-        wanted = self._as_counted(request["counted"], wanted)
-        if isinstance(wanted, ClientModelRequest) and wanted.finetune_steps:
-            wanted = replace(wanted, save_to=str(self.folder / FINETUNED))
-        if isinstance(wanted, KeepLabelsRequest):
-            return self._label(wanted, vectors)
+        if worker.trainer.store is not None and counted < wanted.round:
+            self._begin_anew(worker, wanted.client, counted)
+            wanted = kind.as_counted(worker, wanted, counted)
+        return kind.withhold(self.policy.allow, kind.answer(self, wanted, vectors))
+
+    def labelled(self, wanted: Any) -> Any:
+        """Return a request by which this site trains, to do so on the labels that it has, where it keeps labels."""
         labels = self.opened.labels
-        if labels is not None and not isinstance(wanted, ClientSumsRequest):
-            wanted = labels.with_labels(wanted)
-            fewest = self.policy.allow.fewest_examples
-            if isinstance(wanted, TrainRequest) and len(wanted.examples or ()) < fewest:
-                raise RunError(
-                    f"allow.fewest_examples = {fewest}, and fewer examples here have a label by now"
-                )
-        answer = worker.handlers[type(wanted)](wanted, vectors)
-        worker.trainer.sync()
-        if isinstance(answer, ClientModelResult):
-            self._say_score(wanted, answer)
-            return redact_score(self.policy.allow, answer)
-        if isinstance(answer, Trained):
-            done = answer.result
-            self.loss = done.loss / done.examples if done.examples else None
-            return replace(answer, result=redact_result(self.policy.allow, answer.result))
+        return wanted if labels is None else labels.with_labels(wanted)
+
+    def do(self, wanted: Any, vectors: Mapping[str, Tensor]) -> Any:
+        """Have the worker answer a request; what it keeps is on the disk."""
+        answer = self.worker.handlers[type(wanted)](wanted, vectors)
+        self.worker.trainer.sync()
         return answer
-
-    def _label(self, wanted: KeepLabelsRequest, vectors: Mapping[str, Tensor]) -> LabelsKept:
-        """Give texts of the site's pseudo labels, keep them, and return what the server is told: their number."""
-        labels = self.opened.labels
-        assert labels is not None
-        texts = labels.candidates.tolist()
-        found = self.worker.predictions.label(LabelRequest(wanted.client, wanted.round, texts), vectors)
-        kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
-        rounds = self.opened.experiment.num_rounds
-        self.log(f"round {wanted.round} of {rounds}: the model labelled {plural(kept, 'text')} of this site")
-        return redact_kept(self.policy.allow, LabelsKept(wanted.client, kept))
-
-    def _say_score(self, wanted: SiteRequest, answer: ClientModelResult) -> None:
-        """Say a score on the site's own tests to whom it belongs, whether or not the server is told."""
-        if answer.own is not None:
-            metric, rounds = metric_title(self.worker.task.metric), self.opened.experiment.num_rounds
-            self.log(f"round {wanted.round} of {rounds}: {metric} {answer.own:.4f} on this site's tests")
-
-    def _as_counted(self, counted: int, request: SiteRequest) -> SiteRequest:
-        """Leave out what was kept in rounds that came to nothing: the last that counted is the server's to say.
-
-        A model is evaluated as it was after that round, as an update that has not been used yet may still count.
-        """
-        store = self.worker.trainer.store
-        if store is None or counted >= request.round:
-            return request
-        self._begin_anew(self.worker, request.client, counted)
-        if isinstance(request, ClientSumsRequest):
-            return request if self.worker.has_global_model else replace(request, round=counted)
-        if isinstance(request, ClientModelRequest) and not request.finetune_steps:
-            return replace(request, round=counted)
-        before = request.round if isinstance(request, KeepLabelsRequest) else None  # it may train as well
-        store.forget(request.client, counted + 1, before)
-        return request
-
-
-def _json(message: dict[str, Any] | None) -> dict[str, Any]:
-    assert message is not None
-    return message
