@@ -28,6 +28,9 @@ METHODS: dict[str, Algorithm] = {
     "scaffold I": fednlp.scaffold(2, option="I"),
     "scaffold II": fednlp.scaffold(2),
     "ditto": fednlp.ditto(2),
+    "moon": fednlp.moon(2),
+    "qfedavg": fednlp.qfedavg(2),
+    "apfl": fednlp.apfl(2),
 }
 
 

@@ -79,6 +79,8 @@ _USED_BY_COMMANDS = (
 """Functions that commands call too: their errors and messages advise in the words of the command line."""
 _METHODS = "fednlp.federated.algorithms"
 """Every method of this package is a name here too: ``fednlp.scaffold``."""
+_OF_FEDOPT = ("fedadagrad", "fedadam", "fedavgm", "fedyogi")
+"""Methods that share FedOpt's file; the others have one of their own."""
 
 __version__ = "0.2.0"
 __all__ = [
@@ -114,7 +116,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    module, attribute = _HOMES.get(name, (f"{_METHODS}.{name}", name))
+    file = "fedopt" if name in _OF_FEDOPT else name
+    module, attribute = _HOMES.get(name, (f"{_METHODS}.{file}", name))
     if name not in _HOMES and (name.startswith("_") or find_spec(module) is None):
         raise AttributeError(f"module 'fednlp' has no attribute '{name}'")
     value = getattr(import_module(module), attribute)

@@ -1,9 +1,10 @@
 """Registries: packages in which a file defines one thing that an experiment can name.
 
 A file holds a function of the file's name, marked by a decorator such as
-:func:`fednlp.federated.aggregators.aggregator`. The function's parameters are the options, with their types and
-defaults: they are the keys of the section that names it. A name has hyphens where the file's name has underscores,
-unless the decorator gives another. The user's own function is the same, named ``"module:function"``.
+:func:`fednlp.federated.aggregators.aggregator`, and perhaps further ones that share what it does. The function's
+parameters are the options, with their types and defaults: they are the keys of the section that names it. A name has
+hyphens where the function's name has underscores, unless the decorator gives another. The user's own function is the
+same, named ``"module:function"``.
 """
 
 from __future__ import annotations
@@ -203,19 +204,20 @@ class Registry(Generic[P]):
     kind: type[P]
 
     @cached_property
-    def _modules(self) -> Mapping[str, str]:
-        """Name -> module."""
+    def _places(self) -> Mapping[str, str]:
+        """Name -> ``"module:function"``: a file may hold several, such as those that share all but a default."""
         found = {}
         for one in pkgutil.iter_modules(import_module(self.package).__path__):
-            function = getattr(import_module(f"{self.package}.{one.name}"), one.name, None)
-            about = getattr(function, "about", None)
-            if about is not None:
-                found[about.get("name", one.name.replace("_", "-"))] = one.name
+            module = import_module(f"{self.package}.{one.name}")
+            for function in vars(module).values():
+                if hasattr(function, "about") and function.__module__ == module.__name__:
+                    name = function.about.get("name", function.__name__.replace("_", "-"))
+                    found[name] = f"{module.__name__}:{function.__name__}"
         return dict(sorted(found.items()))
 
     def names(self) -> tuple[str, ...]:
         """Return the names that come with fednlp."""
-        return tuple(self._modules)
+        return tuple(self._places)
 
     def find(self, name: str, key: str = "") -> P:
         """Return what a name stands for, or one of the user's own by ``"module:function"``.
@@ -227,8 +229,7 @@ class Registry(Generic[P]):
         Raises:
             ConfigError: There is none, or it is no function.
         """
-        module = self._modules.get(name, name)
-        place = name if is_own(name) else f"{self.package}.{module}:{module}"
+        place = self._places.get(name, name if is_own(name) else f"{self.package}.{name}:{name}")
         key = key or f"{self.kind.section}.{self.kind.key}"
         build = load(place, key)
         wrong = _no_function(build, {one.name for one in fields(self.kind)}) if is_own(name) else None

@@ -77,6 +77,13 @@ ALGORITHMS: dict[str, Configuration] = {
             "partition": {"method": "quantity", "beta": 1.0, "alpha": None},
         }
     ),
+    "fedavgm": Configuration({"algorithm.name": "fedavgm", **_SGD}),
+    "feddyn": Configuration({"algorithm.name": "feddyn", **_SGD}),
+    "moon": Configuration(
+        {"algorithm": {"name": "moon", "mu": 5.0}, "client.gradient_accumulation_steps": 2}
+    ),
+    "qfedavg": Configuration({"algorithm.name": "qfedavg", **_SGD}),
+    "apfl": Configuration({"algorithm.name": "apfl", "partition.alpha": 0.3}),
     "scaffold": Configuration({"algorithm.name": "scaffold", **_SGD}),
     "fednova": Configuration({"algorithm.name": "fednova", **_SGD, "partition.test_sets": "own-split"}),
     "ditto": Configuration({"algorithm.name": "ditto", "partition.alpha": 0.3}),
@@ -90,6 +97,7 @@ AGGREGATORS: dict[str, Configuration] = {
         {**_UNIFORM, "aggregator.name": "median", "attack": {"name": "sign-flip", "fraction": 0.25}}
     ),
     "trimmed mean": Configuration({**_UNIFORM, "aggregator": {"name": "trimmed-mean", "fraction": 0.3}}),
+    "geometric median": Configuration({"aggregator": {"name": "geometric-median"}}),
     "krum": Configuration(
         {**_UNIFORM, "aggregator": {"name": "krum", "byzantine": 1}, "clients_per_round": 5}
     ),

@@ -14,6 +14,7 @@ from torch import nn
 
 from fednlp.federated.client import Gradient
 from fednlp.seeds import torch_stream
+from fednlp.training.client_record import ClientInit
 from fednlp.training.kernels.dropout import cheap_dropout
 from fednlp.training.local import LocalTrainer
 from fednlp.training.local_training import LocalTraining
@@ -25,8 +26,6 @@ from .small import FEATURES, TEXTS, WORDS, Classes, changed, small
 SEED, ROUND, CLIENT = 3, 2, 5
 SGD = LocalTraining(optimizer="sgd", learning_rate=0.3, per_device_train_batch_size=4)
 ADAMW = changed(SGD, optimizer="adamw", learning_rate=0.05)
-OWN = {"begin", "memory", "rate", "all_words"}
-"""What a worker sets before the steps."""
 
 
 @dataclass
@@ -44,13 +43,13 @@ def trainer(
     examples: int = TEXTS,
     dropout: float = 0.0,
     by_rows: bool = True,
-    **place: int,
+    **more: Any,
 ) -> LocalTrainer:
     """Return the local trainer of a client with the first examples."""
     model = small(dropout)
     x = flat_weights(model)
     replica = Replica(model, torch.device("cpu"), by_rows and options.leaves_zero_gradients_alone)
-    seeds = {"seed": SEED, "round_number": ROUND, "client": CLIENT} | place
+    seeds = {"seed": SEED, "round_number": ROUND, "client": CLIENT} | more
     return LocalTrainer(replica, Classes(), FEATURES, np.arange(examples), options, x, **seeds)  # type: ignore[arg-type]
 
 
@@ -63,9 +62,7 @@ def trained(
     options: LocalTraining, examples: int = TEXTS, dropout: float = 0.0, mu: float = 0.0, **more: Any
 ) -> Done:
     """Train one client on its first examples; the weights come back by name."""
-    local = trainer(options, examples, dropout, **{k: v for k, v in more.items() if k not in OWN})
-    for name in OWN & set(more):
-        setattr(local, name, more[name])
+    local = trainer(options, examples, dropout, **more)
     y = local.steps(local.x, pull(mu), local.x, sparse=True) if mu else local.steps(local.x)
     task: Any = local.task
     return Done(local, local.replica.layout.views(y.flat()), task.batches, task.modes)
@@ -204,14 +201,13 @@ def test_memory_is_kept_where_it_is_asked_for(optimizer: str) -> None:
     first = trained(kept)
     assert_same(trained(options, by_rows=False), first.weights)
     assert first.local.memory
-    again = trained(kept, memory=first.local.memory)
+    again = trained(kept, init=ClientInit(optimizer=first.local.memory))
     assert not torch.equal(again.weights["out.weight"], first.weights["out.weight"])
 
 
 @pytest.mark.parametrize("all_words", [False, True])
 def test_words_that_a_client_does_not_use_are_loaded_only_if_asked_for(all_words: bool) -> None:
-    local = trainer(examples=1)
-    local.all_words = all_words
+    local = trainer(examples=1, all_words=all_words)
     local.steps(local.x)
     used = set(FEATURES.words(np.array([0])).tolist())
     loaded: Any = local.replica.model.words.weight
@@ -221,7 +217,9 @@ def test_words_that_a_client_does_not_use_are_loaded_only_if_asked_for(all_words
 def test_begins_from_what_the_client_has() -> None:
     """From its own version of the shared tensors; an update is measured from the global model all the same."""
     x = flat_weights(small())
-    done = trained(changed(SGD, max_steps=1, learning_rate=1e-9), begin=x + 1.0, all_words=True)
+    done = trained(
+        changed(SGD, max_steps=1, learning_rate=1e-9), init=ClientInit(shared=x + 1.0), all_words=True
+    )
     flat = torch.cat([value.flatten() for value in done.weights.values()])
     torch.testing.assert_close(flat, x + 1.0, rtol=1e-5, atol=1e-5)
     assert done.local.x is not x

@@ -49,6 +49,8 @@ class Algorithm:
         client_rate: The clients' learning rate over the rounds, as a factor.
         local_trainings: How often a client takes its local steps in a round, for predicted time and memory.
         local_gradients: How many gradients over all of its examples it computes in a round, for the same.
+        local_losses: How often it computes the loss over all of its examples in a round, for predicted time.
+        teachers: How many other models read each batch of its local steps, without gradients, for predicted time.
 
     Raises:
         ConfigError: The first of ``sends`` is not ``"model"``, ``personal_model`` is none of ``keeps``, or one of
@@ -72,6 +74,8 @@ class Algorithm:
     client_rate: RateSchedule = field(default_factory=RateSchedule)
     local_trainings: int = 1
     local_gradients: int = 0
+    local_losses: int = 0
+    teachers: int = 0
 
     def __post_init__(self) -> None:
         if self.sends[:1] != ("model",):
@@ -113,10 +117,11 @@ class Algorithm:
         return given + len(self.sends) - 1 + self.local_gradients + self.local_trainings - 1
 
     def local_work(self, steps: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of examples of each client's work in a round.
+        """Return the number of examples of each client's work in a round; a forward pass counts a third of a step.
 
         Args:
             steps: Those of its local steps, taken once.
             sizes: Those that it has.
         """
-        return self.local_trainings * steps + self.local_gradients * sizes
+        forwards = self.teachers * steps + self.local_losses * sizes
+        return self.local_trainings * steps + self.local_gradients * sizes + forwards // 3

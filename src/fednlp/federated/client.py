@@ -24,6 +24,7 @@ from fednlp.plugins import raised
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fednlp.federated.params import Layout
     from fednlp.federated.update import Update
 
 Gradient = Callable[..., "Tensor"]
@@ -32,6 +33,32 @@ Gradient = Callable[..., "Tensor"]
 ``g`` is the loss's gradient at ``y``; both, and the vectors, are the same stretch of the model, one-dimensional or
 (rows, width). ``g`` may be changed in place and returned.
 """
+
+Objective = Callable[["Tensor", "Outputs", Mapping[str, "Tensor"], Callable[["Tensor"], "Outputs"]], "Tensor"]
+"""(loss, out, batch, at) -> the loss that is minimised.
+
+``loss`` is the task's mean loss of a batch, ``out`` what the model computed of it, ``batch`` what it read, labels
+included. ``at(vector)`` returns what the same model computes of the same batch with other weights, flat, without
+gradients and without dropout.
+"""
+
+
+class Outputs(Protocol):
+    """What a model computed of a batch.
+
+    Attributes:
+        loss: The task's mean loss.
+    """
+
+    loss: Tensor
+
+    @property
+    def logits(self) -> Tensor:
+        """What the model's head returned: (texts, labels) for classification."""
+
+    @property
+    def features(self) -> Tensor:
+        """The mean of the last hidden states over a text's tokens, (texts, width); of an encoder, if there is one."""
 
 
 class Change(Protocol):
@@ -60,6 +87,16 @@ class Weights(Protocol):
         """Return ``other`` minus the weights, flat."""
 
 
+class Another(Protocol):
+    """A model of a client beside the one that takes its local steps."""
+
+    def step(self, gradient: Tensor) -> None:
+        """Take a step of its optimiser with a gradient, flat."""
+
+    def flat(self) -> Tensor:
+        """Return the weights as they stand, as a flat vector of their own."""
+
+
 class Local(Protocol):
     """One client's data, model and optimiser, for the time of a round.
 
@@ -85,8 +122,18 @@ class Local(Protocol):
     @property
     def rate_sum(self) -> float: ...
 
+    @property
+    def layout(self) -> Layout:
+        """What lies where in flat vectors: ``layout.views(vector)`` gives the named tensors, as views of it."""
+
     def steps(
-        self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
+        self,
+        start: Tensor,
+        gradient: Gradient | None = None,
+        *vectors: Tensor,
+        sparse: bool = False,
+        objective: Objective | None = None,
+        before_step: Callable[[Any, Tensor], None] | None = None,
     ) -> Weights:
         """Take the client's local steps.
 
@@ -101,10 +148,25 @@ class Local(Protocol):
             vectors: Flat vectors that ``gradient`` needs: it gets the stretch of each that it looks at.
             sparse: Whether ``gradient`` is zero where the loss's gradient is zero and the weights are as at the start.
                 Rows of the word embedding that the client does not use are then not loaded.
+            objective: Makes of each batch's loss the one that is minimised; None leaves it. The loss that is reported
+                stays the task's.
+            before_step: Called before each step with the step's batch, for :meth:`gradient`, and with the weights that
+                the step starts from, flat. What it does is not seen by the steps.
         """
 
-    def gradient(self, at: Tensor) -> Tensor:
-        """Return the gradient of the client's mean loss over all labels of its examples, flat, without dropout."""
+    def gradient(self, at: Tensor, batch: Any = None) -> Tensor:
+        """Return the gradient of the client's mean loss over all labels of its examples, flat, without dropout.
+
+        Args:
+            at: Where, flat.
+            batch: What ``before_step`` got, to be used there; None for all examples.
+        """
+
+    def loss(self, at: Tensor) -> float:
+        """Return the client's mean loss over all labels of its examples, without dropout."""
+
+    def another(self, start: Tensor) -> Another:
+        """Return another model of the client, with an optimiser like that of its steps, that starts from ``start``."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +249,7 @@ class ClientResult:
             (:class:`fednlp.federated.sent.Sent`); None for none.
         metrics: Numbers of the method's own, for weighted means.
         facts: What the round's line says of this client: JSON values.
-        gradient_examples: Examples whose gradient it computed besides local training.
+        gradient_examples: Examples whose gradient it computed besides local training; a loss alone counts a third.
     """
 
     client: int

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, Gradient, TrainRequest, failed
+from fednlp.federated.client import Another, ClientResult, Gradient, Objective, TrainRequest, failed
 from fednlp.federated.gradients import changed_gradient
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.runtime import MODEL
@@ -120,7 +120,7 @@ class TrainerRuntime:
             request.weight,
             local.examples,
             local.total_steps,
-            local.loss,
+            local.total_loss,
             metrics=dict(result.metrics),
         )
 
@@ -141,7 +141,7 @@ class _TrainerLocal:
     def __init__(self, runtime: TrainerRuntime, request: TrainRequest) -> None:
         self._runtime = runtime
         self.client, self.round, self.staleness = request.client, request.began, request.staleness
-        self.adjusted, self.total_steps, self.examples, self.loss = 0, 0, 0, 0.0
+        self.adjusted, self.total_steps, self.examples, self.total_loss = 0, 0, 0, 0.0
 
     @property
     def momentum(self) -> float:
@@ -166,11 +166,26 @@ class _TrainerLocal:
             )
         return self.num_steps * float(rate)
 
+    @property
+    def layout(self) -> Layout:
+        return self._runtime.layout
+
     def steps(
-        self, start: Tensor, gradient: Gradient | None = None, *vectors: Tensor, sparse: bool = False
+        self,
+        start: Tensor,
+        gradient: Gradient | None = None,
+        *vectors: Tensor,
+        sparse: bool = False,
+        objective: Objective | None = None,
+        before_step: Callable[[Any, Tensor], None] | None = None,
     ) -> "_Weights":
         """Have the trainer train on the client's data."""
         runtime, self.adjusted = self._runtime, 0
+        if objective is not None or before_step is not None:
+            raise ConfigError(
+                f"{runtime.algorithm.name} looks into every batch, which is your trainer's own: choose a method that "
+                "changes the gradient at most, or run an experiment with one of fednlp's tasks"
+            )
         data = runtime.clients[self.client]
         if gradient is not None and not runtime.adjusts:
             raise ConfigError(
@@ -195,15 +210,29 @@ class _TrainerLocal:
         reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
         self.total_steps += max(1, self.adjusted)
         self.examples += len(data)
-        self.loss += _mean_loss(reported) * len(data)
+        self.total_loss += _mean_loss(reported) * len(data)
         flat = runtime.layout.flatten(named_tensors(runtime.trainer.get_model_params()))
         return _Weights(flat, runtime.layout)
 
-    def gradient(self, at: Tensor) -> Tensor:
+    def gradient(self, at: Tensor, batch: Any = None) -> Tensor:
         """Refuse: a trainer gives no gradient of all its data."""
         raise ConfigError(
             f"{self._runtime.algorithm.name} asks for the gradient of all of a client's data, which a trainer of your "
             "own does not give: choose the method's other option"
+        )
+
+    def loss(self, at: Tensor) -> float:
+        """Refuse: a trainer gives no loss without training."""
+        raise ConfigError(
+            f"{self._runtime.algorithm.name} asks for the loss of the model that a client gets, which a trainer of "
+            "your own does not give: choose another method"
+        )
+
+    def another(self, start: Tensor) -> Another:
+        """Refuse: a trainer has one model and one optimiser."""
+        raise ConfigError(
+            f"{self._runtime.algorithm.name} trains two models of a client in step, and a trainer of your own has one: "
+            "choose another method, such as ditto"
         )
 
 

@@ -22,7 +22,7 @@ from fednlp.simulation.evaluate import drawn_clients, evaluated, personal_scores
 from fednlp.simulation.named_clients import clients_named
 from fednlp.training.batches import epoch_batches
 from fednlp.training.client_record import ClientInit
-from fednlp.training.local import LocalTrainer
+from fednlp.training.local import GivenSteps, LocalTrainer
 from fednlp.training.requests.predict import LocalOnlyRequest, LocalOnlyResult
 from fednlp.training.scores import mean_scores
 
@@ -74,12 +74,21 @@ class Centralised:
         context, worker, state = self.context, self.context.worker, self.context.state
         worker.forget()
         first, last = self._span()
-        local = worker.trainer.local(-1, self.examples, state.round + 1, state.params, ClientInit())
-        local.memory, local.span = state.vectors, (first, last)
-        local.rate = self.rate.factor(state.round + 1)
-        local.batches = [self._batch(step) for step in range(first, first + self.steps)]
-        local.dropout = "centralised dropout", (state.round + 1,)
-        local.all_words = True
+        local = worker.trainer.local(
+            -1,
+            self.examples,
+            state.round + 1,
+            state.params,
+            ClientInit(optimizer=state.vectors),
+            rate=self.rate.factor(state.round + 1),
+            all_words=True,
+            given=GivenSteps(
+                [self._batch(step) for step in range(first, first + self.steps)],
+                first,
+                last,
+                ("centralised dropout", (state.round + 1,)),
+            ),
+        )
         local.steps(state.params, on_step=lambda done: context.on_progress(done, self.steps, "steps"))
         worker.replica.store(state.params)
         return local

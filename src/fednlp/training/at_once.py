@@ -10,9 +10,8 @@ from fednlp.seeds import torch_stream
 from fednlp.training.client_stack import ClientStack
 from fednlp.training.kernels.dropout import cheap_dropout
 from fednlp.training.local import LocalTrainer
-from fednlp.training.optimizers import make_optimizer, make_schedule, remember, restore, set_rate
+from fednlp.training.optimizers import Descent
 from fednlp.training.precision import low_precision
-from fednlp.training.trained_weights import TrainedWeights
 
 
 def take_steps(stack: ClientStack, clients: Sequence[LocalTrainer]) -> None:
@@ -51,7 +50,7 @@ class _Steps:
     Args:
         stack: Holds its weights.
         place: Where.
-        client: It.
+        client: Whose steps they are.
         batches: Of its steps.
     """
 
@@ -59,13 +58,10 @@ class _Steps:
         self, stack: ClientStack, place: int, client: LocalTrainer, batches: list[np.ndarray]
     ) -> None:
         self.stack, self.place, self.client, self.batches = stack, place, client, batches
-        start = client.x if client.begin is None else client.begin
-        stack.load(place, start, client.personal)
-        groups = stack.groups(place)
-        self.parameters = [group.parameter for group in groups]
-        self.optimizer = make_optimizer(client.options, groups)
-        restore(self.optimizer, client.memory)
-        self.rate = make_schedule(client.options, len(self.batches), client.rate)
+        init = client.init
+        stack.load(place, client.x if init.shared is None else init.shared, init.personal)
+        steps = len(batches), client.rate, client.memory
+        self.descent = Descent(client.options, stack.groups(place), *steps)
         self.losses: list[Tensor] = []
 
     def step(self, number: int, loss: Tensor, unreached: Sequence[slice]) -> None:
@@ -76,22 +72,14 @@ class _Steps:
             loss: The mean over the step's examples.
             unreached: Weights that no gradient has reached.
         """
-        if self.client.options.max_grad_norm:
-            torch.nn.utils.clip_grad_norm_(self.parameters, self.client.options.max_grad_norm)
-        if self.rate is not None:
-            set_rate(self.optimizer, self.rate(number))
+        self.descent.prepare(number)
         with self.stack.kept(self.place, unreached):
-            self.optimizer.step()
+            self.descent.move()
         self.losses.append(loss * len(self.batches[number]))
 
     def finish(self) -> None:
         """Give the client what its steps ended with."""
-        client = self.client
-        shared, personal = self.stack.weights(self.place)
-        memory = remember(self.optimizer) if client.options.keep_optimizer else {}
-        client.count(self.batches, self.losses, self.rate, 0)
-        client.trained_personal, client.memory = personal, memory
-        client.ahead = TrainedWeights(client.replica, client.x, shared)
+        self.client.taken(self.batches, self.losses, self.descent, *self.stack.weights(self.place))
 
 
 def _step(stack: ClientStack, running: Sequence[_Steps], number: int) -> None:

@@ -1,6 +1,7 @@
 """The client's half of a round: read what it kept, train, report, keep what is its own."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -83,7 +84,14 @@ class ClientTrainer:
         return init_of(self.record(client, saved), self.algorithm, self.replica.layout, x)
 
     def local(
-        self, client: int, examples: np.ndarray, round_number: int, x: Tensor, init: ClientInit
+        self,
+        client: int,
+        examples: np.ndarray,
+        round_number: int,
+        x: Tensor,
+        init: ClientInit,
+        options: LocalTraining | None = None,
+        **how: Any,
     ) -> LocalTrainer:
         """Return a client's local trainer.
 
@@ -93,12 +101,11 @@ class ClientTrainer:
             round_number: From 1.
             x: The global model, flat.
             init: What it has of its own.
+            options: Of its training; None for those of all.
+            how: Further arguments of :class:`LocalTrainer`.
         """
-        trainer = LocalTrainer(
-            self.replica, self.task, self.features, examples, self.options, x, self.seed, round_number, client
-        )
-        trainer.personal, trainer.begin, trainer.memory = init.personal, init.shared, init.optimizer
-        return trainer
+        given = self.replica, self.task, self.features, examples, options or self.options
+        return LocalTrainer(*given, x, self.seed, round_number, client, init=init, **how)
 
     def down(self, record: Record) -> tuple[int, int]:
         """Return the bytes and the tensors that a client gets at the start of a round."""

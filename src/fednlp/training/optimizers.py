@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 
 import torch
+from torch.amp import GradScaler
 from torch.optim import Optimizer
 
 from fednlp.federated.pages import huge_zeros
@@ -12,6 +13,64 @@ from fednlp.training.flat_tensors import Group
 from fednlp.training.local_training import LocalTraining
 
 Schedule = Callable[[int], float]
+
+
+class Descent:
+    """The steps of one model's optimiser in one training: clipped, at the rate of the schedule, with its memory.
+
+    Args:
+        options: Of local training.
+        groups: What is trained; their gradients are there when a step is taken.
+        steps: That the schedule is for.
+        factor: The learning rate is multiplied by this.
+        memory: What the optimiser remembers, as :meth:`memory` gives it.
+        scaler: Of a float16 loss; None for none.
+
+    Attributes:
+        rate: The learning rate of each step, by its number from 0; None for that of the options throughout.
+        move: Moves the weights by a step.
+    """
+
+    def __init__(
+        self,
+        options: LocalTraining,
+        groups: list[Group],
+        steps: int,
+        factor: float = 1.0,
+        memory: Mapping[str, torch.Tensor] | None = None,
+        scaler: GradScaler | None = None,
+    ) -> None:
+        self.rate = make_schedule(options, steps, factor)
+        self._max_grad_norm, self._scaler = options.max_grad_norm, scaler
+        self._parameters = [group.parameter for group in groups]
+        self._optimizer = make_optimizer(options, groups)
+        restore(self._optimizer, memory or {})
+        self.move: Callable[[], object] = self._optimizer.step if scaler is None else self._scaled_step
+
+    def unscale(self) -> None:
+        """Divide the gradients by the scale of a float16 loss."""
+        if self._scaler is not None:
+            self._scaler.unscale_(self._optimizer)
+
+    def prepare(self, number: int) -> None:
+        """Clip the gradients, and set the learning rate of a step: :attr:`move` then takes it.
+
+        Args:
+            number: Of the step in the schedule, from 0.
+        """
+        if self._max_grad_norm:
+            torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
+        if self.rate is not None:
+            set_rate(self._optimizer, self.rate(number))
+
+    def _scaled_step(self) -> None:
+        assert self._scaler is not None
+        self._scaler.step(self._optimizer)
+        self._scaler.update()
+
+    def memory(self) -> dict[str, torch.Tensor]:
+        """Return what the optimiser remembers."""
+        return remember(self._optimizer)
 
 
 def make_optimizer(options: LocalTraining, groups: list[Group]) -> Optimizer:

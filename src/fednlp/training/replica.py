@@ -178,6 +178,33 @@ class Replica:
         dense = [vector[trained].to(self.device) for vector in vectors]
         return dense, [] if self._words is None else [self._words.cut(vector) for vector in vectors]
 
+    def cut(self, vector: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return a flat vector of the layout on the device: all but the table, and the rows of it that are loaded."""
+        dense = vector[: self.layout.dense].to(self.device)
+        return dense, None if self._words is None else self._words.cut(vector)
+
+    def tensors_of(self, dense: Tensor, table: Tensor | None) -> dict[str, Tensor]:
+        """Return the tensors of the model that a vector of the layout stands for, by name, as views.
+
+        Args:
+            dense: From :meth:`cut`.
+            table: From :meth:`cut`.
+        """
+        entries = [entry for entry in self.layout.entries if entry.name != self.layout.table]
+        tensors = {entry.name: dense[entry.start : entry.stop].view(entry.shape) for entry in entries}
+        if self.layout.table is not None and table is not None:
+            tensors[self.layout.table] = table
+        return tensors
+
+    @torch.no_grad()
+    def joined(self, dense: Tensor, table: Tensor | None = None) -> Tensor:
+        """Return a flat vector of the layout of its parts, as :meth:`cut` gives them; 0 in rows that are not loaded."""
+        flat = torch.zeros(self.layout.numel)
+        flat[: self.layout.dense] = dense
+        if self._words is not None and table is not None:
+            self._words.put(flat, table)
+        return flat
+
     def count_nonfinite(self) -> int:
         """Return how many of the weights as they stand are no numbers, or huge ones."""
         words = 0 if self._words is None else count_nonfinite(self._words.weight.detach())
@@ -202,20 +229,15 @@ class Replica:
     @torch.no_grad()
     def gradient(self) -> Tensor:
         """Return the gradient of the shared tensors, flat; zero for buffers."""
-        flat = torch.zeros(self.layout.numel)
-        flat[: self.layout.dense] = self.flat.gradient[: self.layout.dense]
-        if self._words is not None and self._words.weight.grad is not None:
-            self._words.put(flat, self._words.weight.grad)
-        return flat
+        return self.joined(
+            self.flat.gradient[: self.layout.dense], None if self._words is None else self._words.weight.grad
+        )
 
     @torch.no_grad()
     def update(self) -> Tensor:
         """Return what was trained less what was loaded, flat, with zeros in the rows that were not loaded."""
-        flat = torch.zeros(self.layout.numel)
-        flat[: self.layout.dense] = self.flat.shared - self._start
-        if self._words is not None:
-            self._words.put(flat, self._words.change())
-        return flat
+        change = None if self._words is None else self._words.change()
+        return self.joined(self.flat.shared - self._start, change)
 
     def own(self) -> Tensor:
         """Return the client's personal tensors as they stand, flat, copied."""

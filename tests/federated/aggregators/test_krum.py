@@ -74,7 +74,7 @@ def test_it_is_the_paper_s_definition_whoever_adds_the_updates(
         patch.setattr(kept_updates, "VALUES_AT_ONCE", block)
         found = aggregated(rule, (model, control), order)
     np.testing.assert_allclose(found.model.delta.numpy(), by_definition(model, f, m), rtol=1e-5, atol=1e-6)
-    chosen = rule.weights(model.astype(np.float64) @ model.T.astype(np.float64))
+    chosen = rule.weights(model.astype(np.float64) @ model.T.astype(np.float64), np.ones(n) / n)
     np.testing.assert_allclose(
         found.vectors["control"].delta.numpy(), chosen @ control.astype(np.float64), rtol=1e-5, atol=1e-6
     )

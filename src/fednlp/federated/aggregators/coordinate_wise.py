@@ -7,6 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fednlp.federated.aggregators.kept_updates import KeptUpdates, UpdateFile, Values
 
 if TYPE_CHECKING:
@@ -28,7 +31,9 @@ class CoordinateWise(KeptUpdates):
             float32 (coordinates,).
         """
 
-    def aggregate(self, total: UpdateFile, places: Sequence[int]) -> Iterator[Tensor]:
+    def aggregate(
+        self, total: UpdateFile, places: Sequence[int], shares: NDArray[np.float64]
+    ) -> Iterator[Tensor]:
         """Yield the aggregate of every coordinate of each vector."""
         for number in range(len(total.sends)):
             yield total.combined(number, places, self.combine)

@@ -1,8 +1,9 @@
 """What rules share that see single updates, which are kept until the last one has arrived.
 
 Rules of :mod:`fednlp.federated.aggregators.coordinate_wise` look at one coordinate of all updates at a time, those of
-:mod:`fednlp.federated.aggregators.whole_updates` at how the updates lie to each other. Each client counts once:
-weights, which clients state themselves, are ignored.
+:mod:`fednlp.federated.aggregators.whole_updates` at how the updates lie to each other. A rule is offered the clients'
+weights p_i. Where it does not use them (``weighs`` is False, the default), each client counts once: clients state
+themselves how many examples they have.
 
 Memory is O(model) for the result and one update, and a constant, :data:`VALUES_AT_ONCE` values, for the others: updates
 lie in a file on disk, and are read back in blocks of coordinates. The file takes 4 bytes for each element, vector and
@@ -57,12 +58,15 @@ class KeptUpdates(Aggregator):
     weighs: ClassVar[bool] = False
 
     @abstractmethod
-    def aggregate(self, total: UpdateFile, places: Sequence[int]) -> Iterator[Tensor]:
+    def aggregate(
+        self, total: UpdateFile, places: Sequence[int], shares: NDArray[np.float64]
+    ) -> Iterator[Tensor]:
         """Yield the aggregate of each vector, flat, in the order of ``total.sends``.
 
         Args:
             total: The updates.
             places: Where in the file those of the clients begin that came through, in the order of the clients' ids.
+            shares: p_i / sum p_i of each of these.
         """
 
     def init(self, layout: Layout, sends: Sequence[str], room: Room) -> UpdateFile:
@@ -91,11 +95,12 @@ class KeptUpdates(Aggregator):
         """Return the aggregate of every vector."""
         layout, records = total.layout, total.records()
         places = [records[result.client] for result in results]
+        shares = shares_of(results)
         derived = [layout.entries[one] for one in sorted(layout.derived)]
         unsent = [slice(entry.start, entry.stop) for entry in derived]
         vectors = {
             name: Mean(delta, _nonzero_rows(delta, layout), unsent)
-            for name, delta in zip(total.sends, self.aggregate(total, places), strict=True)
+            for name, delta in zip(total.sends, self.aggregate(total, places, shares), strict=True)
         }
         weight = sum(result.weight for result in results) * plan.unit
         return AggregatedUpdate(vectors, weight, len(results), mean_metrics(results), plan)
@@ -216,6 +221,17 @@ class UpdateFile:
             parts.append(part)
             place, left = place + len(part), left - len(part)
         return np.frombuffer(b"".join(parts), dtype=dtype)
+
+
+def shares_of(results: Sequence[ClientResult]) -> NDArray[np.float64]:
+    """Return each client's share of the weight of all that came through; equal ones where none weighs anything.
+
+    >>> shares_of([ClientResult(0, 0.25), ClientResult(1, 0.75)]).tolist()
+    [0.25, 0.75]
+    """
+    weights = np.array([result.weight for result in results])
+    total = weights.sum()
+    return weights / total if total else np.ones(len(results)) / max(1, len(results))
 
 
 def _record_bytes(layout: Layout, vectors: int) -> int:

@@ -35,7 +35,7 @@ class Krum(WholeUpdates):
     byzantine: int
     selected: int
 
-    def weights(self, products: Numbers) -> Numbers:
+    def weights(self, products: Numbers, shares: Numbers) -> Numbers:
         """Return 1 / m for the m updates of the lowest scores, 0 for the others; lower ids come first in a tie."""
         clients = len(products)
         best = np.argsort(scores(squared_distances(products), self.byzantine), kind="stable")

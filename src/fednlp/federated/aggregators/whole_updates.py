@@ -30,16 +30,17 @@ class WholeUpdates(KeptUpdates):
     """
 
     @abstractmethod
-    def weights(self, products: Numbers) -> Numbers:
+    def weights(self, products: Numbers, shares: Numbers) -> Numbers:
         """Return the weight of each client's update, float64 (clients,); an update of weight 0 is left out.
 
         Args:
             products: The inner products of the updates, float64 (clients, clients), in the order of their ids.
+            shares: p_i / sum p_i, float64 (clients,), for a rule that ``weighs``.
         """
 
-    def aggregate(self, total: UpdateFile, places: Sequence[int]) -> Iterator[Tensor]:
+    def aggregate(self, total: UpdateFile, places: Sequence[int], shares: Numbers) -> Iterator[Tensor]:
         """Yield the weighted sum of the updates, for each vector."""
-        weights = self.weights(inner_products(total, places))
+        weights = self.weights(inner_products(total, places), shares)
         some = [place for place, weight in zip(places, weights, strict=True) if weight]
         factors = weights[weights != 0]
 

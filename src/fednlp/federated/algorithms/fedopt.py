@@ -1,11 +1,14 @@
-"""FedOpt: Reddi et al. 2021, "Adaptive Federated Optimization"."""
+"""FedOpt: Reddi et al. 2021, "Adaptive Federated Optimization"; and its names for one server optimiser each."""
+
+from dataclasses import replace
+from typing import Any
 
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import method
 from fednlp.federated.algorithms.fedprox import Mu, proximal_client
 from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
 from fednlp.federated.schedules import RateSchedule
-from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.server import ServerOptimizer, default_server
 
 
 @method("FedOpt")
@@ -37,3 +40,41 @@ def fedopt(
         min_clients=min_clients,
         client_rate=client_rate,
     )
+
+
+@method("FedAdagrad", fixed_server=True)
+def fedadagrad(
+    clients_per_round: int, server: ServerOptimizer = default_server("adagrad"), mu: Mu = 0.0, **common: Any
+) -> Algorithm:
+    """Return FedOpt with Adagrad as the server optimiser (Algorithm 2); the arguments are those of :func:`fedopt`."""
+    return replace(fedopt(clients_per_round, server, mu, **common), name="fedadagrad")
+
+
+@method("FedAdam", fixed_server=True)
+def fedadam(
+    clients_per_round: int, server: ServerOptimizer = default_server("adam"), mu: Mu = 0.0, **common: Any
+) -> Algorithm:
+    """Return FedOpt with Adam as the server optimiser (Algorithm 2); the arguments are those of :func:`fedopt`."""
+    return replace(fedopt(clients_per_round, server, mu, **common), name="fedadam")
+
+
+@method("FedYogi", fixed_server=True)
+def fedyogi(
+    clients_per_round: int, server: ServerOptimizer = default_server("yogi"), mu: Mu = 0.0, **common: Any
+) -> Algorithm:
+    """Return FedOpt with Yogi as the server optimiser (Algorithm 2); the arguments are those of :func:`fedopt`."""
+    return replace(fedopt(clients_per_round, server, mu, **common), name="fedyogi")
+
+
+@method("FedAvgM", fixed_server=True)
+def fedavgm(
+    clients_per_round: int,
+    server: ServerOptimizer = ServerOptimizer("sgd", 1.0, momentum=0.9),
+    **common: Any,
+) -> Algorithm:
+    """Return FedAvg with momentum at the server: v <- beta v + mean(y - x), x <- x + v.
+
+    Hsu et al. 2019, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification",
+    section 4.3. The arguments are those of :func:`fedopt`.
+    """
+    return replace(fedopt(clients_per_round, server, **common), name="fedavgm")

@@ -278,8 +278,7 @@ def _train_alone(
     Raises:
         NonFiniteUpdate: Training ended in NaN, infinity or huge numbers.
     """
-    local = trainer.local(client, examples, round_number, x, init)
-    local.options, local.all_words = options, True
+    local = trainer.local(client, examples, round_number, x, init, options, all_words=True)
     local.steps(x)
     if trainer.replica.count_nonfinite() > count_nonfinite(x):
         raise NonFiniteUpdate(DIVERGED)

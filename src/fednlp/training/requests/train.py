@@ -67,9 +67,16 @@ def _begin(
     trainer, algorithm, x = worker.trainer, worker.algorithm, vectors[MODEL]
     record = trainer.record(request.client, request.round - 1)
     init = init_of(record, algorithm, worker.layout, x)
-    local = trainer.local(request.client, examples, request.began, x, init)
-    local.rate, local.staleness = request.rate, request.staleness
-    local.all_words = algorithm.uplink.pull.rule != "all"
+    local = trainer.local(
+        request.client,
+        examples,
+        request.began,
+        x,
+        init,
+        rate=request.rate,
+        staleness=request.staleness,
+        all_words=algorithm.uplink.pull.rule != "all",
+    )
     return _Participation(request, record, init, local)
 
 

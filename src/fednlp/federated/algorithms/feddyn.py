@@ -1,0 +1,111 @@
+"""FedDyn: Acar et al. 2021, "Federated Learning Based on Dynamic Regularization"."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithms import method
+from fednlp.federated.client import ClientFunction, Local, Result
+from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
+from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.server import ServerUpdate
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fednlp.federated.aggregators.base import AggregatedUpdate
+    from fednlp.federated.params import Layout
+    from fednlp.federated.state import State
+
+
+def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
+    found = []
+    if experiment.client.optimizer != "sgd":
+        found.append('feddyn corrects the steps of plain SGD: say client.optimizer = "sgd"')
+    if experiment.pull.rule != "all":
+        found.append(
+            "[pull] averages each tensor over some clients of a cohort, and feddyn counts on the share of all: leave "
+            "[pull] out"
+        )
+    if experiment.fewshot is not None and experiment.fewshot.pacing != "none":
+        found.append(
+            "pseudo labels change what a client learns from, and what a client of feddyn keeps is of what it learnt "
+            'from before: say fewshot.pacing = "none"'
+        )
+    return found
+
+
+@method("FedDyn", refuses=_refuses)
+def feddyn(
+    clients_per_round: int,
+    alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1,
+    *,
+    weight: WeightFunction = by_examples,
+    min_clients: int = 1,
+    client_rate: RateSchedule = RateSchedule(),
+) -> Algorithm:
+    """Return FedDyn (Algorithm 1), whose fixed point is the optimum of all clients together.
+
+    Args:
+        clients_per_round: The size of the cohort.
+        alpha: The strength of the dynamic regulariser.
+        weight: A client's weight, from its number of examples; :func:`~fednlp.federated.cohort.equally` in the
+            paper. |S|/m becomes the cohort's share of all clients' weight.
+        min_clients: A round with fewer clients stops the run.
+        client_rate: The clients' learning rate over the rounds.
+    """
+    return Algorithm(
+        "feddyn",
+        uniform_cohort(clients_per_round),
+        weight,
+        client=feddyn_client(alpha),
+        keeps=("gradient",),
+        server=FedDynServer(alpha),
+        min_clients=min_clients,
+        client_rate=client_rate,
+    )
+
+
+def feddyn_client(alpha: float) -> ClientFunction:
+    """Return the client of FedDyn: it minimises F_i(y) - <h_i, y> + (alpha/2)||y - x||^2, and keeps h_i.
+
+    Args:
+        alpha: The strength of the regulariser.
+    """
+
+    def pull(g: "Tensor", y: "Tensor", x: "Tensor", h: "Tensor") -> "Tensor":
+        return g.sub_(h).add_(y - x, alpha=alpha)
+
+    def client(
+        local: Local, x: "Tensor", server: Mapping[str, "Tensor"], own: Mapping[str, "Tensor"]
+    ) -> Result:
+        h = own.get("gradient", x.new_zeros(x.shape))
+        y = local.steps(x, pull, x, h)
+        return Result(update={"model": y - x}, keep={"gradient": h - alpha * (y - x).flat()})
+
+    return client
+
+
+@dataclass(frozen=True)
+class FedDynServer(ServerUpdate):
+    """h <- h - alpha |S|/m mean(y - x);  x <- mean(y) - h / alpha.
+
+    Attributes:
+        alpha: As for the clients.
+    """
+
+    alpha: float
+
+    def init(self, layout: "Layout") -> "dict[str, Tensor]":
+        """Return h, zeros."""
+        return {"h": layout.zeros()}
+
+    def step(self, state: "State", update: "AggregatedUpdate") -> None:
+        """Move the model and h; statistics, such as a batch norm's, are averaged."""
+        h, mean, buffers = state.vectors["h"], update.model, state.layout.buffers
+        h.sub_(mean.delta, alpha=self.alpha * update.fraction)
+        h[buffers] = 0
+        state.params.add_(mean.delta).sub_(h, alpha=1 / self.alpha)

@@ -1,0 +1,91 @@
+"""MOON: Li, He and Song 2021, "Model-Contrastive Federated Learning"."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
+
+from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithms import method
+from fednlp.federated.algorithms.fedprox import Mu
+from fednlp.federated.client import ClientFunction, Local, Outputs, Result
+from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
+from fednlp.federated.schedules import RateSchedule
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_PREVIOUS = "previous"
+"""The client's model at the end of its last round, in its record."""
+
+
+@method("MOON")
+def moon(
+    clients_per_round: int,
+    mu: Mu = 1.0,
+    temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5,
+    *,
+    weight: WeightFunction = by_examples,
+    min_clients: int = 1,
+    client_rate: RateSchedule = RateSchedule(),
+) -> Algorithm:
+    """Return MOON (Algorithm 1): FedAvg whose clients keep their features near the global model's.
+
+    Args:
+        clients_per_round: The size of the cohort.
+        mu: The weight of the contrastive loss.
+        temperature: The paper's tau.
+        weight: A client's weight, from its number of examples.
+        min_clients: A round with fewer clients stops the run.
+        client_rate: The clients' learning rate over the rounds.
+    """
+    return Algorithm(
+        "moon",
+        uniform_cohort(clients_per_round),
+        weight,
+        client=moon_client(mu, temperature),
+        min_clients=min_clients,
+        keeps=(_PREVIOUS,),
+        client_rate=client_rate,
+        teachers=2 if mu else 0,
+    )
+
+
+def moon_client(mu: float, temperature: float) -> ClientFunction:
+    """Return the client of MOON; in a client's first round its previous model is the global one.
+
+    Args:
+        mu: The weight of the contrastive loss; with 0 the client is FedAvg's.
+        temperature: tau.
+    """
+
+    def client(
+        local: Local, x: "Tensor", server: Mapping[str, "Tensor"], own: Mapping[str, "Tensor"]
+    ) -> Result:
+        previous = own.get(_PREVIOUS, x)
+
+        def objective(
+            loss: "Tensor", out: Outputs, batch: Any, at: Callable[["Tensor"], Outputs]
+        ) -> "Tensor":
+            return loss + mu * contrast(out.features, at(x).features, at(previous).features, temperature)
+
+        y = local.steps(x, objective=objective) if mu else local.steps(x)
+        return Result(update={"model": y - x}, keep={_PREVIOUS: y.flat()})
+
+    return client
+
+
+def contrast(z: "Tensor", z_global: "Tensor", z_previous: "Tensor", temperature: float) -> "Tensor":
+    """Return the model-contrastive loss (equation 3), the mean over the texts; sim is the cosine.
+
+        -log exp(sim(z, z_global) / tau) / (exp(sim(z, z_global) / tau) + exp(sim(z, z_previous) / tau))
+
+    Args:
+        z: Features of the model in training, (texts, width).
+        z_global: Those of the global model.
+        z_previous: Those of the client's previous model.
+        temperature: tau.
+    """
+    from torch.nn.functional import cosine_similarity, softplus
+
+    return softplus((cosine_similarity(z, z_previous) - cosine_similarity(z, z_global)) / temperature).mean()
