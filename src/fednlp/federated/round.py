@@ -55,7 +55,7 @@ def run_round(
     state: State,
     population: Population,
     runtime: Runtime,
-    on_progress: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> RoundReport:
     """Run round ``state.round + 1``: move the state, return the round's numbers.
 
@@ -64,7 +64,7 @@ def run_round(
         state: The server; moved in place, so that memory stays O(model).
         population: All clients.
         runtime: Where they are.
-        on_progress: Told how many clients of the cohort are through.
+        on_progress: Told how many clients of the cohort are through, and of how many that the round waits for.
 
     Raises:
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through; the state is untouched.
@@ -76,9 +76,10 @@ def run_round(
     collection = algorithm.aggregator.open(plan, state.layout)
     requests, missed = _in_time(algorithm, state.layout, plan, list(collection.requests()))
     results: list[ClientResult] = []
+    awaited = len(plan.cohort.clients) - len(plan.cohort.late)
     by_model = [requests] if first else _by_model(algorithm, state, runtime, plan, requests)
     for wanted in by_model:
-        results += runtime.do(wanted, partial(_after, len(results), on_progress))
+        results += runtime.do(wanted, partial(_after, len(results), awaited, on_progress))
     outcome = collection.finish(runtime, sorted(missed + results, key=lambda result: result.client))
     _require_enough(plan, outcome)
     if outcome.update is not None:
@@ -202,8 +203,8 @@ def _by_model(
         yield [request for request in requests if request.staleness == staleness]
 
 
-def _after(before: int, on_progress: Callable[[int], None], done: int) -> None:
-    on_progress(before + done)
+def _after(before: int, of: int, on_progress: Callable[[int, int], None], done: int) -> None:
+    on_progress(before + done, of)
 
 
 def _require_enough(plan: RoundPlan, outcome: Outcome) -> None:

@@ -14,7 +14,7 @@ from fednlp.federated.client import ClientResult
 from fednlp.federated.cohort import Population
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
-from fednlp.federated.round import RoundReport, draw_cohort, run_round
+from fednlp.federated.round import RoundReport, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sent import Sent
 from fednlp.federated.sums import count_nonfinite
@@ -65,16 +65,12 @@ class FederatedTraining:
 
     def prepare(self) -> Callable[[], RoundReport]:
         """Prepare the next round, and return the function that runs it."""
-        context = self.context
+        on_progress = partial(_progress, self.context)
         if self.labels is not None:
-            work = self.labels.prepare()
-            return partial(self.labels.run_round, on_progress=partial(_progress, context, work))
-        cohort = draw_cohort(self.algorithm, self.population, context.state.round + 1)
-        work = len(cohort.clients) - len(cohort.late)
-        progress = partial(_progress, context, work)
-        return partial(
-            run_round, self.algorithm, context.state, self.population, self.runtime, on_progress=progress
-        )
+            self.labels.prepare()
+            return partial(self.labels.run_round, on_progress)
+        state, population = self.context.state, self.population
+        return partial(run_round, self.algorithm, state, population, self.runtime, on_progress)
 
     def line(self, done: RoundReport) -> dict[str, Any]:
         """Return the round's line for rounds.jsonl."""
@@ -180,8 +176,8 @@ def _training_runtime(context: RunContext) -> Runtime:
     return ClientsAtOnce(context.pool, size, worker.work)
 
 
-def _progress(context: RunContext, work: int, done: int) -> None:
-    context.on_progress(done, work, "clients")
+def _progress(context: RunContext, done: int, of: int) -> None:
+    context.on_progress(done, of, "clients")
 
 
 def _averaged(line: dict[str, Any]) -> int:
