@@ -39,6 +39,7 @@ def conflicts(algorithm: Algorithm, aggregator: Aggregator, experiment: Experime
         *_weights(algorithm, aggregator, experiment),
         *_settings(algorithm, experiment),
         *_at_once(algorithm, experiment),
+        *_selection(algorithm, experiment),
     ]
 
 
@@ -226,3 +227,20 @@ def _at_once(algorithm: Algorithm, experiment: ExperimentFields) -> list[str]:
         f"runtime.clients_at_once is for clients that take their local steps and send what these changed, and those of "
         f"{algorithm.name} do more: leave clients_at_once out"
     ]
+
+
+def _selection(algorithm: Algorithm, experiment: ExperimentFields) -> list[str]:
+    """Refuse what foresees cohorts, where they go by what clients answer or did before."""
+    if algorithm.selection is None:
+        return []
+    who = f"{algorithm.name} selects its clients by their losses or earlier rounds"
+    if experiment.cohort is not None:
+        who = f'cohort.name = "{experiment.cohort.name}" selects clients by their losses or earlier rounds'
+    reasons = {
+        "[secure] has the sites check each cohort": experiment.secure.protocol != "none",
+        "[privacy] counts on cohorts that are drawn without looking at the clients": experiment.privacy
+        is not None,
+        "[fewshot] draws its cohorts among the clients with labels": experiment.fewshot is not None,
+        "rounds.over_selection draws more clients than a round needs": experiment.rounds.over_selection > 1,
+    }
+    return [f"{reason}, and {who}: leave one of the two out" for reason, there in reasons.items() if there]

@@ -29,6 +29,11 @@ def method_problems(experiment: ExperimentFields, given: Algorithm | None) -> li
             found.append(
                 f'algorithm.{option} is for the baseline {baseline}: say algorithm.name = "{baseline}", or leave it out'
             )
+    if experiment.cohort is not None and experiment.algorithm.name == GIVEN:
+        found.append(
+            "[cohort] does not reach an algorithm that is given as a value: leave it out, and let the value draw its "
+            "cohorts"
+        )
     for section, registry, plugin in named:
         found += [] if plugin is None else foreign_options(section, registry, plugin)
     # Code that cannot be imported is reported already.
@@ -51,7 +56,11 @@ def _baseline_problems(experiment: ExperimentFields) -> list[str]:
         f"algorithm.{key} is not supported by {name}: leave it out"
         for key in experiment.algorithm.function_options
     ]
-    for section, why in (("aggregator", "nothing is aggregated"), ("attack", "no client sends anything")):
+    for section, why in (
+        ("aggregator", "nothing is aggregated"),
+        ("attack", "no client sends anything"),
+        ("cohort", "no cohort is drawn"),
+    ):
         if getattr(experiment, section) is not None:
             found.append(f"[{section}] is not supported by {name}, where {why}: leave it out")
     return found

@@ -13,7 +13,7 @@ from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.client import ClientFunction, average_model
-from fednlp.federated.cohort import Sample, WeightFunction
+from fednlp.federated.cohort import Sample, Selection, WeightFunction
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.schedules import RateSchedule
@@ -33,7 +33,7 @@ class Algorithm:
 
     Attributes:
         name: For people.
-        sample: Draws the cohort.
+        sample: Draws the cohort, which whoever knows the seed can foresee.
         weight: p_i of a client, from its number of examples.
         client: What a client computes (:mod:`fednlp.federated.client`).
         uplink: What happens to updates on their way to the server.
@@ -49,6 +49,11 @@ class Algorithm:
         client_rate: The clients' learning rate over the rounds, as a factor.
         local_trainings: How often a client takes its local steps in a round, for predicted time and memory.
         local_gradients: How many gradients over all of its examples it computes in a round, for the same.
+        local_losses: How often it computes its loss over all of its examples in a round, for predicted time.
+        models: Names of the server's models beside the first, to which a client's update may belong instead
+            (:attr:`fednlp.federated.client.Result.model`). They are among ``receives``; each client is evaluated with
+            the one of the least loss on its training examples.
+        selection: Draws the cohort in place of ``sample``, by what clients answer or did before; None for ``sample``.
 
     Raises:
         ConfigError: The first of ``sends`` is not ``"model"``, ``personal_model`` is none of ``keeps``, or one of
@@ -72,15 +77,22 @@ class Algorithm:
     client_rate: RateSchedule = field(default_factory=RateSchedule)
     local_trainings: int = 1
     local_gradients: int = 0
+    local_losses: int = 0
+    models: tuple[str, ...] = ()
+    selection: Selection | None = None
 
     def __post_init__(self) -> None:
         if self.sends[:1] != ("model",):
             raise ConfigError(f'{self.name}: sends = {self.sends!r}: the first vector is the update, "model"')
-        for what in ("sends", "reports", "keeps", "receives"):
+        for what in ("sends", "reports", "keeps", "receives", "models"):
             self._require_names(what, getattr(self, what))
         if MODEL in self.receives:
             raise ConfigError(
                 f'{self.name}: receives = {self.receives!r}: "model" travels anyway, leave it out'
+            )
+        if not {*self.models} <= {*self.receives}:
+            raise ConfigError(
+                f"{self.name}: models = {self.models!r} are not all in receives = {self.receives!r}: add them there"
             )
         if self.personal_model is not None and self.personal_model not in self.keeps:
             raise ConfigError(
@@ -113,10 +125,10 @@ class Algorithm:
         return given + len(self.sends) - 1 + self.local_gradients + self.local_trainings - 1
 
     def local_work(self, steps: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of examples of each client's work in a round.
+        """Return the number of examples of each client's work in a round; a forward pass counts a third of a step.
 
         Args:
             steps: Those of its local steps, taken once.
             sizes: Those that it has.
         """
-        return self.local_trainings * steps + self.local_gradients * sizes
+        return self.local_trainings * steps + self.local_gradients * sizes + self.local_losses * sizes // 3

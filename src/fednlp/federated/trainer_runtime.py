@@ -13,7 +13,7 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, Gradient, TrainRequest, failed
+from fednlp.federated.client import ClientLoss, ClientResult, Gradient, LossRequest, TrainRequest, failed
 from fednlp.federated.gradients import changed_gradient
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.runtime import MODEL
@@ -93,11 +93,16 @@ class TrainerRuntime:
         self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:
         """Train one client after the other."""
-        results = []
+        results: list[ClientResult | ClientLoss] = []
         for request in requests:
-            results.append(self._train(request))
+            results.append(self._loss(request) if isinstance(request, LossRequest) else self._train(request))
             on_progress(len(results))
         return results
+
+    def _loss(self, request: LossRequest) -> ClientLoss:
+        local = _TrainerLocal(self, TrainRequest(request.client, request.round, 1.0))
+        loss = local.loss(self._vectors[MODEL])
+        return ClientLoss(request.client, None, loss, len(self.clients[request.client]))
 
     def _train(self, request: TrainRequest) -> ClientResult:
         local = _TrainerLocal(self, request)
@@ -109,6 +114,8 @@ class TrainerRuntime:
                 name: Update.of(value, self.layout) if isinstance(value, Tensor) else value.take()
                 for name, value in result.update.items()
             }
+            if result.model != MODEL:
+                update[result.model] = update.pop(MODEL)
             self.algorithm.aggregator.add(self.total, request, update)
         except ConfigError:  # it would be the same for every client
             raise
@@ -120,8 +127,9 @@ class TrainerRuntime:
             request.weight,
             local.examples,
             local.total_steps,
-            local.loss,
+            local.total_loss,
             metrics=dict(result.metrics),
+            facts={} if result.model == MODEL else {"model": result.model},
         )
 
 
@@ -141,7 +149,7 @@ class _TrainerLocal:
     def __init__(self, runtime: TrainerRuntime, request: TrainRequest) -> None:
         self._runtime = runtime
         self.client, self.round, self.staleness = request.client, request.began, request.staleness
-        self.adjusted, self.total_steps, self.examples, self.loss = 0, 0, 0, 0.0
+        self.adjusted, self.total_steps, self.examples, self.total_loss = 0, 0, 0, 0.0
 
     @property
     def momentum(self) -> float:
@@ -195,7 +203,7 @@ class _TrainerLocal:
         reported = runtime.trainer.train(data, adjust) if runtime.adjusts else runtime.trainer.train(data)
         self.total_steps += max(1, self.adjusted)
         self.examples += len(data)
-        self.loss += _mean_loss(reported) * len(data)
+        self.total_loss += _mean_loss(reported) * len(data)
         flat = runtime.layout.flatten(named_tensors(runtime.trainer.get_model_params()))
         return _Weights(flat, runtime.layout)
 
@@ -205,6 +213,18 @@ class _TrainerLocal:
             f"{self._runtime.algorithm.name} asks for the gradient of all of a client's data, which a trainer of your "
             "own does not give: choose the method's other option"
         )
+
+    def loss(self, at: Tensor) -> float:
+        """Return the trainer's ``loss(data)``, where it has such a method."""
+        runtime = self._runtime
+        loss = getattr(runtime.trainer, "loss", None)
+        if loss is None:
+            raise ConfigError(
+                f"{runtime.algorithm.name} asks for the loss of the model that a client gets: give your trainer a "
+                "method loss(data) that returns the mean loss, or choose another method"
+            )
+        runtime.trainer.set_model_params(runtime.params(at))
+        return float(loss(runtime.clients[self.client]))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.client import ClientLoss, ClientResult, LossRequest, TrainRequest
 
 Seeds = list[list[Any]]
 """Masks: a seed in hexadecimal digits and a sign each."""
@@ -274,6 +274,7 @@ class TrainedTogether:
 Request = (
     TrainRequest
     | TrainTogetherRequest
+    | LossRequest
     | LabelRequest
     | KeepLabelsRequest
     | ProbabilitiesRequest
@@ -286,6 +287,7 @@ Request = (
 Answer = (
     ClientResult
     | TrainedTogether
+    | ClientLoss
     | Labels
     | LabelsKept
     | Probabilities

@@ -197,6 +197,24 @@ class LocalTrainer:
         self.gradient_examples += len(self.examples)
         return replica.gradient()
 
+    @torch.no_grad()
+    def loss(self, at: Tensor) -> float:
+        """Return the client's mean loss over all labels of its examples, without dropout."""
+        replica = self.replica
+        self._load(at, by_rows=True)
+        replica.train(False)
+        with (
+            replica.caching_activations(),
+            torch_stream(self.seed, "loss", self.round, self.client, *self._again()),
+        ):
+            batches = self._collated(self.examples)
+            shares = _shares(batches)
+            losses = [
+                self.task.loss(replica.model, one) * share for one, share in zip(batches, shares, strict=True)
+            ]
+        self.gradient_examples += len(self.examples) // 3  # a pass without its way back
+        return float(torch.stack(losses).double().sum())
+
     def _collated(self, numbers: np.ndarray) -> list[Batch]:
         """Return the passes over some examples."""
         options, features = self.options, self.features

@@ -1,5 +1,6 @@
 """Requests that ask what a model predicts: the published one, or one that a client has or trains for itself."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -8,6 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fednlp.clock import EVALUATION, STEPS, timed
+from fednlp.federated.client import ClientLoss, LossRequest, nearest_model
 from fednlp.federated.runtime import MODEL
 from fednlp.partition import OneClient, Partition
 from fednlp.plugins import raised
@@ -55,6 +57,7 @@ class PredictionRequests:
         self.replica, self.task, self.algorithm = trainer.replica, trainer.task, trainer.algorithm
         self.has_global_model = not self.replica.personal.numel and self.algorithm.uplink.pull.push == "all"
         self.handlers: Mapping[type, Handler] = {
+            LossRequest: self.client_loss,
             LabelRequest: self.label,
             ProbabilitiesRequest: self.probabilities,
             EvaluateRequest: self.evaluate,
@@ -108,7 +111,7 @@ class PredictionRequests:
         client, x, evaluator = request.client, vectors[MODEL], self.evaluator
         self._loaded = None
         init = self.trainer.init(client, request.round, x)
-        init = replace(init, shared=model_of(init, self.algorithm, x))
+        init = replace(init, shared=self._own_model(request, init, vectors))
         if request.finetune_steps:
             error = self._finetune(request, x, init)
             if error is not None:
@@ -124,6 +127,38 @@ class PredictionRequests:
         return ClientModelResult(
             client, own=by_owner[client], everyone=evaluator.scored(everyone), by_owner=by_owner
         )
+
+    @timed(EVALUATION)
+    def client_loss(self, request: LossRequest, vectors: Vectors) -> ClientLoss:
+        """Return a client's loss by the model that it gets in a round, on its training examples.
+
+        A client that fails is reported, not raised.
+        """
+        client, number, x, trainer = request.client, request.round, vectors[MODEL], self.trainer
+        self._loaded = None
+        examples, record = self.partition.train(client), trainer.record(client, number - 1)
+        down = trainer.down(record)
+        try:
+            init = trainer.init(client, number - 1, x)
+            loss = trainer.local(client, examples, number, x, init).loss(x)
+        except Exception as error:
+            return ClientLoss(client, raised(error), 0.0, 0, *down)
+        if not math.isfinite(loss):
+            return ClientLoss(client, f"its loss is {loss}", 0.0, 0, *down)
+        return ClientLoss(client, None, loss, len(examples), *down)
+
+    def _own_model(self, request: ClientModelRequest, init: ClientInit, vectors: Vectors) -> Tensor:
+        """Return the shared parameters of a client's model: where the server has several, the one that it fits."""
+        x, models = vectors[MODEL], self.algorithm.models
+        if not models:
+            return model_of(init, self.algorithm, x)
+        with labelled_examples(
+            self.trainer.features, self.partition, request.client, request.examples, request.labels
+        ) as examples:
+            if not len(examples):
+                return x
+            local = self.trainer.local(request.client, examples, request.round, x, init)
+            return vectors[nearest_model(local, x, vectors, models)]
 
     @timed(EVALUATION)
     def client_sums(self, request: ClientSumsRequest, vectors: Vectors) -> ClientSums:

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from fednlp.data.features import Features
-from fednlp.federated.client import TrainRequest
+from fednlp.federated.client import LossRequest, TrainRequest
 from fednlp.partition import OneClient, Partition
 from fednlp.runtime.message_json import from_json
 from fednlp.runtime.messages import (
@@ -70,6 +70,8 @@ def predicted_work(
                 predicted_work(from_json(one), options, features, partition, evaluator)
                 for one in request.clients
             )
+        case LossRequest():
+            return _FORWARD * float(features.lengths(partition.train(request.client)).sum())
         case LocalOnlyRequest():
             changed = {"num_train_epochs": request.epochs, "max_steps": request.max_steps}
             lengths = features.lengths(partition.train(request.client))

@@ -114,7 +114,8 @@ class ClientWorker:
     @property
     def personalised(self) -> bool:
         """Whether clients have models of their own after a round."""
-        return not self.has_global_model or self.algorithm.personal_model is not None
+        own = self.algorithm.personal_model is not None or bool(self.algorithm.models)
+        return not self.has_global_model or own
 
     def new_total(self, room: Room) -> Any:
         """Return an empty total of updates."""
@@ -227,6 +228,8 @@ class ClientWorker:
         try:
             require_reported(result, self.algorithm)
             update = received(answer.upload, self.algorithm, self.layout, vectors[MODEL], key)
+            if isinstance(update, dict) and result.model != MODEL:
+                update[result.model] = update.pop(MODEL)
             self.algorithm.aggregator.add(total, request, update)
         except Exception as error:
             self.trainer.forget(request)

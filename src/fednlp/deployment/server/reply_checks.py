@@ -7,7 +7,7 @@ from typing import Any
 
 from fednlp.deployment.session.setup import MOST_EXAMPLES
 from fednlp.errors import RunError
-from fednlp.federated.client import ClientResult
+from fednlp.federated.client import ClientLoss, ClientResult
 from fednlp.federated.sums import LARGEST
 from fednlp.formatting.units import is_correlation, is_share
 from fednlp.runtime.messages import ClientModelResult, ClientSums
@@ -96,6 +96,8 @@ def require_own(request: Any, answer: Any, kind: type[Any], may: Reportable) -> 
                 _require_within(repr(name[:40]), value, LARGEST)
             if request.masking is None:
                 _require_norms(answer.facts)
+    if isinstance(answer, ClientLoss) and answer.error is None:
+        _require_within("loss", answer.loss, MOST_REPORTED, may.least_loss)
     if isinstance(answer, ClientSums) and request.masking is None and answer.error is None:
         _require_counts(answer.sums, may.least_loss)
     if isinstance(answer, ClientModelResult):
@@ -113,12 +115,13 @@ def _require_within(name: str, value: float, most: float, least: float = -MOST_R
 
 
 def _require_norms(facts: dict[str, Any]) -> None:
-    """Check that a site says nothing beside its numbers but how far tensors moved."""
+    """Check that a site says nothing beside its numbers but how far tensors moved, and which model."""
     norms = facts.get("update_norms", [])
     fits = isinstance(norms, list) and all(
         type(one) in (int, float) and 0 <= one <= MOST_REPORTED for one in norms
     )
-    if not fits or {*facts} - {"update_norms"}:
+    named = isinstance(facts.get("model", ""), str)  # the server knows its models (require_reported)
+    if not (fits and named) or {*facts} - {"update_norms", "model"}:
         raise RunError("the site says something beside its numbers that no method asks for")
 
 

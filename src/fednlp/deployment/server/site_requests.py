@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fednlp.deployment.session.request_checks import SiteRequest
+from fednlp.deployment.session.request_checks import LOSS, SiteRequest
 from fednlp.deployment.session.secure_messages import TESTS
 from fednlp.errors import RunError
-from fednlp.federated.client import ClientResult, TrainRequest, failed
+from fednlp.federated.client import ClientLoss, ClientResult, LossRequest, TrainRequest, failed
 from fednlp.runtime.messages import (
     ClientModelRequest,
     ClientModelResult,
@@ -19,6 +19,7 @@ from fednlp.runtime.messages import (
 
 KINDS: Mapping[type, str] = {
     TrainRequest: "train",
+    LossRequest: LOSS,
     ClientModelRequest: "evaluate",
     KeepLabelsRequest: "label",
     ClientSumsRequest: TESTS,
@@ -26,6 +27,7 @@ KINDS: Mapping[type, str] = {
 """What goes to sites, and what it is called in the numbers of calls."""
 ANSWERS: Mapping[type, Any] = {
     TrainRequest: ClientResult,
+    LossRequest: ClientLoss,
     ClientModelRequest: ClientModelResult,
     KeepLabelsRequest: LabelsKept,
     ClientSumsRequest: ClientSums,

@@ -4,6 +4,7 @@ _WORDS = {
     "train": "the training of round {}",
     "evaluate": "the evaluation of round {}",
     "finetune": "the evaluation after fine-tuning",
+    "loss": "the loss before round {}",
     "label": "the labelling of round {}",
     "tests": "the sums over its tests of round {}",
     "setup": "its setup",

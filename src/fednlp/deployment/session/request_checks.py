@@ -10,7 +10,7 @@ from fednlp.config.values import rate_schedule
 from fednlp.deployment.session.secure_messages import TESTS
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import TrainRequest
+from fednlp.federated.client import LossRequest, TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.fewshot.pacing import Pace, candidate_percentage, is_labelling_round
@@ -23,11 +23,13 @@ DERIVED = "derived"
 """The object with the tensors that the server computes, beside a model whose other tensors are transformed."""
 _TRAIN = re.compile(r"train(-[1-9][0-9]{0,5})?")
 """Names of calls to train; a number is that of a further attempt at a round."""
+LOSS = "loss"
+"""Names of calls for a loss before the cohort is drawn."""
 _EVALUATE = ("evaluate", "finetune")
 _LAST_DIGITS = 1e-12
 """Two machines' cosines may differ in a learning rate's last digits."""
 
-SiteRequest = TrainRequest | ClientModelRequest | ClientSumsRequest | KeepLabelsRequest
+SiteRequest = TrainRequest | LossRequest | ClientModelRequest | ClientSumsRequest | KeepLabelsRequest
 """What a site does for a server."""
 
 
@@ -54,6 +56,10 @@ def require_agreed(value: Any, name: str, experiment: Experiment, own: OneClient
         raise RunError(f"the server asks for client {wanted.client}, and this site is client {own.client}")
     if not 1 <= wanted.round <= experiment.num_rounds:
         raise RunError(f"the server asks for round {wanted.round} of {experiment.num_rounds}")
+    if isinstance(wanted, LossRequest):
+        if name != LOSS:
+            raise RunError(f"a call for a loss is not called {name}")
+        return wanted
     if isinstance(wanted, KeepLabelsRequest):
         _require_labelling(wanted, name, experiment)
         return wanted
@@ -89,7 +95,14 @@ def require_sent(
     Raises:
         RunError: They are not, or it says something else than the experiment gives.
     """
-    transformed = isinstance(wanted, TrainRequest | KeepLabelsRequest) and not algorithm.downlink.plain
+    asks = algorithm.selection is not None and algorithm.selection.asks
+    if isinstance(wanted, LossRequest) and not asks:
+        raise RunError(
+            "the server asks for this site's loss, and the experiment's cohorts do not go by losses"
+        )
+    transformed = (
+        isinstance(wanted, TrainRequest | LossRequest | KeepLabelsRequest) and not algorithm.downlink.plain
+    )
     encoded = [MODEL] if transformed and layout.entries else []
     vectors = {MODEL, *algorithm.receives}
     missing, more = vectors - {*objects}, {*objects} - vectors - ({DERIVED} if encoded else set())

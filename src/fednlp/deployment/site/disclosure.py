@@ -9,7 +9,7 @@ from fednlp.deployment.site.data import UNREADABLE, UnfitSiteData
 from fednlp.deployment.site.policy import Allow
 from fednlp.disk import home
 from fednlp.errors import DataError, FednlpError, RunError
-from fednlp.federated.client import ClientResult
+from fednlp.federated.client import ClientLoss, ClientResult
 from fednlp.formatting.safe_text import bare_names
 from fednlp.runtime.messages import ClientModelResult, LabelsKept
 
@@ -108,6 +108,17 @@ def redact_result(allow: Allow, result: ClientResult) -> ClientResult:
         mean = result.loss / max(1, result.examples)
         result = replace(result, loss=mean, examples=min(1, result.examples), steps=0, gradient_examples=0)
     return result
+
+
+def redact_loss(allow: Allow, answer: ClientLoss) -> ClientLoss:
+    """Return what the server is told of the loss by which it draws a cohort.
+
+    Raises:
+        RunError: It may not know losses.
+    """
+    if not allow.tell_scores:
+        raise RunError("allow.tell_scores = false: this site keeps its losses to itself")
+    return replace(answer, examples=_redact_count(allow, answer.examples))
 
 
 def redact_score(allow: Allow, result: ClientModelResult) -> ClientModelResult:

@@ -25,6 +25,7 @@ from fednlp.deployment.site.agreement import Agreement
 from fednlp.deployment.site.disclosure import (
     redact_kept,
     redact_labels,
+    redact_loss,
     redact_result,
     redact_score,
     redact_sizes,
@@ -43,7 +44,7 @@ from fednlp.deployment.site.secure_kept import KeptSessions
 from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.deployment.site.worker import FINETUNED, LABELS, SiteWork
 from fednlp.errors import RunError
-from fednlp.federated.client import TrainRequest
+from fednlp.federated.client import ClientLoss, LossRequest, TrainRequest
 from fednlp.federated.upload import Trained, upload_pieces
 from fednlp.fewshot.pacing import LabelQuota
 from fednlp.formatting.units import human_bytes, metric_title, plural
@@ -313,7 +314,7 @@ class Site:
         if isinstance(wanted, KeepLabelsRequest):
             return self._label(wanted, vectors)
         labels = self.opened.labels
-        if labels is not None and not isinstance(wanted, ClientSumsRequest):
+        if labels is not None and not isinstance(wanted, ClientSumsRequest | LossRequest):
             wanted = labels.with_labels(wanted)
             fewest = self.policy.allow.fewest_examples
             if isinstance(wanted, TrainRequest) and len(wanted.examples or ()) < fewest:
@@ -325,6 +326,8 @@ class Site:
         if isinstance(answer, ClientModelResult):
             self._say_score(wanted, answer)
             return redact_score(self.policy.allow, answer)
+        if isinstance(answer, ClientLoss):
+            return redact_loss(self.policy.allow, answer)
         if isinstance(answer, Trained):
             done = answer.result
             self.loss = done.loss / done.examples if done.examples else None
@@ -361,7 +364,8 @@ class Site:
             return request if self.worker.has_global_model else replace(request, round=counted)
         if isinstance(request, ClientModelRequest) and not request.finetune_steps:
             return replace(request, round=counted)
-        before = request.round if isinstance(request, KeepLabelsRequest) else None  # it may train as well
+        earlier = isinstance(request, LossRequest | KeepLabelsRequest)  # it may train as well
+        before = request.round if earlier else None
         store.forget(request.client, counted + 1, before)
         return request
 

@@ -46,6 +46,10 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
             "[pull] averages each tensor over the clients that sent it, and fedbuff divides by the whole buffer: leave "
             "[pull] out"
         )
+    if experiment.cohort is not None:
+        found.append(
+            "[cohort] draws a cohort a round, and the clients of fedbuff train across rounds: leave [cohort] out"
+        )
     if experiment.fewshot is not None:
         found.append(
             "[fewshot] draws each cohort among the clients that have labels by then, and the clients of fedbuff train "
