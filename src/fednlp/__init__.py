@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fednlp.federated.algorithms.fedopt import fedopt
     from fednlp.federated.algorithms.fedprox import fedprox
     from fednlp.federated.client import Local, Result
-    from fednlp.federated.cohort import Cohort, Population
+    from fednlp.federated.cohort import Cohort, Population, Selection
     from fednlp.federated.round import run_round
     from fednlp.federated.server import ServerOptimizer
     from fednlp.federated.trainer import federate
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Algorithm": ("fednlp.federated.algorithm", "Algorithm"),
     "Cohort": ("fednlp.federated.cohort", "Cohort"),
+    "Selection": ("fednlp.federated.cohort", "Selection"),
     "Experiment": ("fednlp.config", "Experiment"),
     "FednlpError": ("fednlp.errors", "FednlpError"),
     "Local": ("fednlp.federated.client", "Local"),
@@ -93,6 +94,7 @@ __all__ = [
     "PartitionSpec",
     "Population",
     "Result",
+    "Selection",
     "ServerOptimizer",
     "TextData",
     "compare",

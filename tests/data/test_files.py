@@ -26,6 +26,9 @@ from fednlp.errors import DataError
 
 nasty = st.text() | st.text(alphabet="\"'\n\r\t,;\\ \u2028\u0085\x0b\x1cä😀")
 visible = nasty.filter(str.strip)
+worded = visible.filter(
+    lambda text: text.lower() not in ("true", "false")
+)  # which have one spelling as labels
 
 
 def read(rows: Rows, text: str = "text", label: str = "label") -> list[dict[str, str | None]]:
@@ -83,7 +86,7 @@ def test_csv_comes_out_as_it_was_written(
 @settings(deadline=None)
 @given(
     examples=st.lists(
-        st.fixed_dictionaries({"text": nasty, "label": visible}, optional={"other": nasty}),
+        st.fixed_dictionaries({"text": nasty, "label": worded}, optional={"other": nasty}),
         min_size=1,
         max_size=20,
     ),

@@ -21,11 +21,11 @@ from fednlp.deployment.site.disclosure import (
     redact_error,
 )
 from fednlp.deployment.site.policy import Allow, parse_policy
-from fednlp.deployment.site.requests import redact_result, redact_score
+from fednlp.deployment.site.requests import redact_loss, redact_result, redact_score
 from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import DataError, RunError, SecureAbort
-from fednlp.federated.client import ClientResult
+from fednlp.federated.client import ClientLoss, ClientResult
 from fednlp.tasks import agreed_fields
 from fednlp.training.requests.predict import ClientModelResult
 
@@ -324,6 +324,14 @@ def test_two_sites_that_differ_in_what_is_not_told_answer_alike(
     assert (mean.examples, mean.steps, mean.loss) == (1, 0, one.loss / one.examples)
     assert mean.gradient_examples == 0
     assert redact_result(Allow(), one) is one
+
+
+def test_a_loss_that_a_cohort_is_drawn_by_is_told_where_losses_are() -> None:
+    answer = ClientLoss(2, None, 0.5, 40)
+    assert redact_loss(Allow(), answer) == answer
+    assert redact_loss(Allow(tell_size=False), answer).examples == 1
+    with pytest.raises(RunError, match=r"allow\.tell_scores = false"):
+        redact_loss(Allow(tell_scores=False), answer)
 
 
 def test_what_a_method_works_with_is_told() -> None:

@@ -14,7 +14,7 @@ from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
 from fednlp.deployment.site.requests import SITE_KINDS, KeepLabelsRequest, require_agreed, require_sent
 from fednlp.errors import RunError
-from fednlp.federated.client import TrainRequest
+from fednlp.federated.client import LossRequest, TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import to_json
@@ -64,6 +64,7 @@ def test_a_score_is_not_asked_for_where_the_experiment_has_none(experiment: Make
 LABEL = KeepLabelsRequest(2, 3, 2.0)
 LABELLED = replace(TRAIN, labelling=1)
 SUMS = ClientSumsRequest(2, 3)
+LOSS = LossRequest(2, 3)
 FEWSHOT: dict[str, Any] = {"fewshot": {"f": 2, "k": 1.0}}
 STATIC: dict[str, Any] = {"fewshot": {"f": 2, "pacing": "static", "per_client": 20}}
 TUNED = {"client.finetune_steps": 5}
@@ -74,6 +75,7 @@ NAMES = {
     ClientModelRequest: "evaluate",
     ClientSumsRequest: "tests",
     KeepLabelsRequest: "label",
+    LossRequest: "loss",
 }
 OTHERS = "client 1, and this site is client 2"
 EXAMPLES = "names examples or labels"
@@ -107,6 +109,8 @@ LIES: dict[tuple[type, str], list[tuple[Any, str]]] = {
     (ClientSumsRequest, "client"): [(1, OTHERS)],
     (ClientSumsRequest, "round"): [(0, "round 0 of 4"), (9, "round 9 of 4")],
     (ClientSumsRequest, "masking"): [({}, "has no secure sums")],
+    (LossRequest, "client"): [(1, OTHERS)],
+    (LossRequest, "round"): [(0, "round 0 of 4"), (5, "round 5 of 4")],
     (KeepLabelsRequest, "client"): [(1, OTHERS)],
     (KeepLabelsRequest, "round"): [(0, "round 0 of 4"), (2, QUOTA), (4, QUOTA)],
     (KeepLabelsRequest, "percentage"): [(p, QUOTA) for p in (0.0, 1e-9, 1.0, 3.0, 100.0, float("nan"))],
@@ -118,6 +122,7 @@ HONEST = {
     ClientModelRequest: (EVALUATE, {}),
     ClientSumsRequest: (SUMS, FEDERATED),
     KeepLabelsRequest: (LABEL, FEWSHOT),
+    LossRequest: (LOSS, {"cohort": {"name": "power-of-choice"}}),
 }
 
 
@@ -141,6 +146,7 @@ def test_a_lie_in_any_field_is_refused(experiment: Make, kind: type, field: str)
     ("request_", "name", "changes", "reason"),
     [
         (TRAIN, "train-02", {}, "not called train-02"),
+        (LOSS, "train", {}, "a call for a loss is not called train"),
         (TRAIN, "evaluate", {}, "not called evaluate"),
         (EVALUATE, "train", {}, "not called train"),
         (LABEL, "train", FEWSHOT, "a call to label is not called train"),

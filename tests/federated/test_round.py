@@ -438,7 +438,8 @@ def test_clients_with_most_examples_are_told_first_and_the_rate_follows_its_sche
     slower = RateSchedule("linear", rounds=4)
     population = Population(np.array([2, 9, 5, 9]))
     for number, rate in ((1, 1.0), (2, 0.75), (3, 0.5)):
-        requests = requests_of(plan_round(fedavg(4, client_rate=slower), number, population))
+        plan = plan_round(fedavg(4, client_rate=slower), number, population, Cohort([0, 1, 2, 3]))
+        requests = requests_of(plan)
         assert [request.client for request in requests] == [1, 3, 2, 0]
         assert {request.rate for request in requests} == {rate}
         assert sum(request.weight for request in requests) <= 1.0

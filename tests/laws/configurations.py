@@ -87,6 +87,7 @@ ALGORITHMS: dict[str, Configuration] = {
     "scaffold": Configuration({"algorithm.name": "scaffold", **_SGD}),
     "fednova": Configuration({"algorithm.name": "fednova", **_SGD, "partition.test_sets": "own-split"}),
     "ditto": Configuration({"algorithm.name": "ditto", "partition.alpha": 0.3}),
+    "ifca": Configuration({"algorithm": {"name": "ifca", "clusters": 3}, **_SGD}),
     "fedbuff": _timed({"algorithm": {"name": "fedbuff", "buffer_size": 2}}),
     "centralised": _simulated({"algorithm.name": "centralised", "client.lr_scheduler_type": "linear"}),
     "chained": _simulated({"algorithm.name": "chained", "client.lr_scheduler_type": "linear"}),
@@ -123,6 +124,32 @@ EXCHANGE: dict[str, Configuration] = {
         at_sites=True,
     ),
     "over-selection": _timed({"rounds.over_selection": 1.5, "clients_per_round": 2}),
+}
+COHORTS: dict[str, Configuration] = {
+    "power of choice": Configuration(
+        {
+            "cohort": {"name": "power-of-choice", "candidates": 4},
+            "clients_per_round": 2,
+            "costs.device": "jetson-tx2",
+        }
+    ),
+    "power of choice of two vectors": Configuration(
+        {
+            "cohort.name": "power-of-choice",
+            "clients_per_round": 2,
+            "algorithm.name": "scaffold",
+            **_SGD,
+            "exchange.down": ["float16"],
+        }
+    ),
+    "oort": Configuration(
+        {
+            "cohort": {"name": "oort", "exploration": 0.5, "seconds": 0.01},
+            "clients_per_round": 2,
+            "num_rounds": 4,
+            "costs.device": "jetson-tx2",
+        }
+    ),
 }
 MODELS_OF_CLIENTS: dict[str, Configuration] = {
     "frozen": Configuration({"model.train": {"frozen": ["embeddings", "layer.0"]}}),
@@ -222,5 +249,5 @@ TASKS: dict[str, Configuration] = {
     ),
 }
 CONFIGURATIONS: dict[str, Configuration] = (
-    ALGORITHMS | AGGREGATORS | EXCHANGE | MODELS_OF_CLIENTS | PROTECTED | FEW_LABELS | TASKS
+    ALGORITHMS | AGGREGATORS | EXCHANGE | COHORTS | MODELS_OF_CLIENTS | PROTECTED | FEW_LABELS | TASKS
 )

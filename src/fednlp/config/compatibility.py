@@ -36,6 +36,7 @@ TRAITS: Mapping[str, str] = {
     "federated_rounds": "clients train and send in rounds",
     "fixed_base": "weights that no client trains stay as they are",
     "fixed_labels": "a client learns from the same labels in all rounds",
+    "foreseen": "who is in a cohort follows from the seed and the round alone",
     "honest_server": "the server does what it says",
     "no_reports": "clients report no numbers in the open",
     "noised_sums": "nothing exact of the clients is published",
@@ -143,6 +144,7 @@ FEATURES: tuple[Feature, ...] = (
         {"plain_steps": "has some of them send something else"},
     ),
     Feature("[exchange]", _ROUNDS),
+    Feature("[cohort]", {**_ROUNDS, "waits": "draws the clients of a round"}),
     Feature('exchange.send = "weights"', breaks={"updates": "has clients send their weights"}),
     Feature("exchange.error_feedback", breaks={"bounded_update": "carries one update into others"}),
     Feature(
@@ -172,6 +174,7 @@ FEATURES: tuple[Feature, ...] = (
                 "leave [secure] out, or select tensors for the whole run with model.train",
             ),
             "one_size": "needs cohorts of one size",
+            "foreseen": "has the sites check each cohort",
             "all_counted": ("has its own way with dropouts", "raise clients_per_round and secure.dropout"),
         },
         {"sees_updates": "shows the server nothing but the sum over the cohort"},
@@ -199,6 +202,7 @@ FEATURES: tuple[Feature, ...] = (
             "bounded_update": "cuts each round's update once, by privacy.clip",
             "noised_sums": "has a guarantee that covers nothing exact",
             "all_drawn": "counts on cohorts drawn among all clients",
+            "foreseen": "counts on cohorts that are drawn without a look at the clients",
             "all_counted": "counts on one client changing one update",
             "honest_server": "counts on a server that sums the updates, and their noise, of all who stay",
         },
@@ -212,6 +216,7 @@ FEATURES: tuple[Feature, ...] = (
             **_ROUNDS,
             "clock": "needs the time that each client takes",
             "all_drawn": "draws more clients among all",
+            "foreseen": "draws more clients than the round needs",
             "waits": "draws more clients, and waits for the fastest of them",
         },
         {"all_counted": "withdraws updates that arrive late, so that fast clients decide who counts"},
@@ -266,7 +271,11 @@ FEATURES: tuple[Feature, ...] = (
     # Few labels.
     Feature(
         "[fewshot]",
-        {**_ROUNDS, "class_labels": ("labels texts", 'say task.name = "prompt-classification"')},
+        {
+            **_ROUNDS,
+            "class_labels": ("labels texts", 'say task.name = "prompt-classification"'),
+            "foreseen": "draws its cohorts among the clients that have labels",
+        },
         {
             "training_labels": "hides those of most",
             "all_drawn": "draws its cohorts among the clients that have labels by then",
@@ -388,6 +397,9 @@ def method_features(
         remedy = 'say algorithm.weighting = "uniform"' if named else build
         breaks["equal_weights"] = ("weighs clients by their examples", remedy)
     yield Feature(name, needs, breaks, remedy="")
+    if algorithm.selection is not None:
+        selects = {"foreseen": "selects clients by their losses or earlier rounds"}
+        yield Feature("[cohort]" if experiment.cohort is not None else name, breaks=selects)
     if type(aggregator) is not WeightedMean:
         yield _rule_feature(algorithm, aggregator, experiment)
 

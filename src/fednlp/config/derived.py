@@ -30,7 +30,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
     if name in BASELINES:  # nothing is exchanged
         update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
-        update |= {"aggregator": None, "attack": None}
+        update |= {"aggregator": None, "attack": None, "cohort": None}
         update["evaluation"] = {**experiment.evaluation.model_dump(), "federated": False}
     if name in WITHOUT_ROUNDS:
         update["client"] = {**experiment.client.model_dump(), **CONSTANT}
@@ -50,7 +50,7 @@ def with_method(experiment: Experiment, name: str, seed: int) -> Experiment:
     chosen = algorithm.get("name") if isinstance(algorithm, dict) else None
     base = with_algorithm(experiment, str(chosen or experiment.algorithm.name), seed)
     document = _document(base)
-    for section in ("aggregator", "attack"):
+    for section in ("aggregator", "attack", "cohort"):
         table = changes.get(section)
         if isinstance(table, dict) and "name" in table:
             drop_options(document, section)

@@ -9,6 +9,7 @@ from fednlp.config.sections import (
     Algorithm,
     Attack,
     Client,
+    Cohort,
     Costs,
     Data,
     Evaluation,
@@ -50,6 +51,7 @@ class ExperimentFields(Section):
     algorithm: Algorithm = Algorithm()
     aggregator: Aggregator | None = None
     attack: Attack | None = None
+    cohort: Cohort | None = None
     client: Client = Client()
     server: Server = Server()
     exchange: Exchange = Exchange()

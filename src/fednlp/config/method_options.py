@@ -1,4 +1,4 @@
-"""Options of the functions that ``[algorithm]``, ``[aggregator]`` and ``[attack]`` name: which are known, and whose."""
+"""Options of the functions that sections name, ``[algorithm]`` for example: which are known, and whose."""
 
 import difflib
 import json
@@ -10,11 +10,12 @@ from pydantic.errors import PydanticUserError
 
 from fednlp.config.error_messages import explain
 from fednlp.config.fields import ExperimentFields
-from fednlp.config.sections import BASELINES, GIVEN, Aggregator, Algorithm, Attack, NamedFunction
+from fednlp.config.sections import BASELINES, GIVEN, Aggregator, Algorithm, Attack, Cohort, NamedFunction
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
+from fednlp.federated.cohorts import COHORTS
 from fednlp.plugins import is_own
 from fednlp.registry import P, Plugin, Registry
 
@@ -22,6 +23,7 @@ _SECTIONS: Mapping[str, tuple[type[NamedFunction], Registry[Any]]] = {
     "algorithm": (Algorithm, ALGORITHMS),
     "aggregator": (Aggregator, AGGREGATORS),
     "attack": (Attack, ATTACKS),
+    "cohort": (Cohort, COHORTS),
 }
 
 

@@ -78,7 +78,7 @@ def make_way(document: dict[str, Any], overrides: Iterable[str]) -> None:
             needs = ("clients",) if is_own(new) else METHODS.find(new).needs
             for option in set(partition) - {"method", "seed", *needs}:
                 del partition[option]
-    for section in ("algorithm", "aggregator", "attack"):
+    for section in ("algorithm", "aggregator", "attack", "cohort"):
         table = document.get(section)
         name = table.get("name") if isinstance(table, dict) else None
         if changes.get(f"{section}.name", name) != name:

@@ -15,6 +15,7 @@ def own_code(experiment: ExperimentFields) -> list[tuple[str, str]]:
         ("algorithm.name", experiment.algorithm.name),
         ("aggregator.name", experiment.aggregator.name if experiment.aggregator else ""),
         ("attack.name", experiment.attack.name if experiment.attack else ""),
+        ("cohort.name", experiment.cohort.name if experiment.cohort else ""),
         ("runtime.engine", experiment.runtime.engine),
         *(("exchange.up", word) for word in experiment.exchange.up),
         *(("exchange.down", word) for word in experiment.exchange.down),

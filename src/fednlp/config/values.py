@@ -20,7 +20,8 @@ from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS, Attack
-from fednlp.federated.cohort import WeightFunction, by_examples, by_examples_up_to, equally
+from fednlp.federated.cohort import Selection, WeightFunction, by_examples, by_examples_up_to, equally
+from fednlp.federated.cohorts import COHORTS
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, default_server
 
@@ -59,7 +60,18 @@ def algorithm_of(experiment: ExperimentFields) -> Algorithm:
     if method.server is not None:
         common["server"] = server_optimizer(experiment)
     made = method.make(num_drawn(experiment), common, section.function_options)
-    return replace(made, client_rate=common["client_rate"])  # whether the method takes it or not
+    made = replace(made, client_rate=common["client_rate"])  # whether the method takes it or not
+    return made if experiment.cohort is None else _with_cohorts(made, experiment)
+
+
+def _with_cohorts(algorithm: Algorithm, experiment: ExperimentFields) -> Algorithm:
+    """Return the method with the cohorts of ``[cohort]``."""
+    assert experiment.cohort is not None
+    rule = COHORTS.find(experiment.cohort.name)
+    made = rule.make(num_drawn(experiment), algorithm.weight, experiment.cohort.function_options)
+    if isinstance(made, Selection):
+        return replace(algorithm, selection=made)
+    return replace(algorithm, sample=made, selection=None)
 
 
 def num_drawn(experiment: ExperimentFields) -> int:

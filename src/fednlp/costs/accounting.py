@@ -6,7 +6,7 @@ A synchronous round takes as long as the slowest client of its cohort, each on i
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fednlp.costs.cost_model import CostModel
@@ -37,6 +37,7 @@ class ClientCost:
         parameters_up: Number of elements of the sent tensors, before compression.
         examples: Number of examples of its local steps, once per epoch, and of other gradients that it computed.
         labelled: Number of examples that it ran the model over to label them, without a backward pass.
+        asked: Number of examples that it ran the model over before the cohort was drawn, to answer with its loss.
         first_trained: Number of examples whose frozen layers it ran for the first time, to train.
         first_labelled: The same to label.
         embedded: Number of texts that it embedded, to filter them.
@@ -50,6 +51,7 @@ class ClientCost:
     parameters_up: int = 0
     examples: int = 0
     labelled: int = 0
+    asked: int = 0
     first_trained: int = 0
     first_labelled: int = 0
     embedded: int = 0
@@ -80,7 +82,7 @@ def round_seconds(costs: Mapping[int, ClientCost], fleet: Fleet) -> float:
 
 def _seconds(cost: ClientCost, fleet: Fleet, client: int) -> float:
     model = fleet.of(client)
-    return model.seconds(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled) + sum(
+    return model.seconds(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled + cost.asked) + sum(
         _once(cost, model)
     )
 
@@ -104,14 +106,15 @@ def client_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, floa
     (6.0, 8.0, 9.0)
     """
     training, labelling = _once(cost, model)
-    training += cost.examples * (model.training or 0.0)
+    training += cost.examples * (model.training or 0.0) + cost.asked * (model.inference or 0.0)
     labelling += cost.labelled * (model.inference or 0.0)
     return training, labelling, model.seconds(float(cost.bytes_down), float(cost.bytes_up), 0.0)
 
 
 def _joules(cost: ClientCost, model: CostModel) -> float:
     once = (model.watts_computing or 0.0) * sum(_once(cost, model))
-    return (model.joules(cost.bytes_down, cost.bytes_up, cost.examples, cost.labelled) or 0.0) + once
+    forward = cost.labelled + cost.asked
+    return (model.joules(cost.bytes_down, cost.bytes_up, cost.examples, forward) or 0.0) + once
 
 
 def _joules_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, float]:
@@ -119,6 +122,21 @@ def _joules_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, flo
     training, labelling, sending = client_parts(cost, model)
     computing, radio = model.watts_computing or 0.0, model.watts_sending or 0.0
     return computing * training, computing * labelling, radio * (sending - (model.latency or 0.0))
+
+
+def _stages(costs: Mapping[int, ClientCost]) -> list[dict[int, ClientCost]]:
+    """Return the stages of a round, each of which waits for the slowest: answers with losses, then the rest."""
+    asked = {
+        client: ClientCost(bytes_down=cost.bytes_down, asked=cost.asked)
+        for client, cost in costs.items()
+        if cost.asked
+    }
+    rest = {
+        client: replace(cost, bytes_down=0, asked=0) if client in asked else cost
+        for client, cost in costs.items()
+        if client not in asked or replace(cost, bytes_down=0, tensors_down=0, asked=0) != ClientCost()
+    }
+    return [asked, rest] if asked else [rest]
 
 
 def round_line(costs: Mapping[int, ClientCost], fleet: Fleet | None = None) -> dict[str, Any]:
@@ -140,10 +158,13 @@ def round_line(costs: Mapping[int, ClientCost], fleet: Fleet | None = None) -> d
         line[_LABELLED] = labelled
         line[_BYTES] = sum(cost.bytes_labelling for cost in costs.values())
     if fleet is not None:
-        line[_SECONDS] = round(round_seconds(costs, fleet), 6)
-        slowest = max(costs, key=lambda client: _seconds(costs[client], fleet, client), default=None)
-        times = (0.0, 0.0, 0.0) if slowest is None else client_parts(costs[slowest], fleet.of(slowest))
-        line |= {f"seconds_{part}": round(one, 6) for part, one in zip(PARTS, times, strict=True)}
+        stages = _stages(costs)
+        line[_SECONDS] = round(sum(round_seconds(stage, fleet) for stage in stages), 6)
+        times = [_slowest_parts(stage, fleet) for stage in stages]
+        line |= {
+            f"seconds_{part}": round(sum(one), 6)
+            for part, one in zip(PARTS, zip(*times, strict=True), strict=True)
+        }
         if fleet.knows_power:
             owners = [(cost, fleet.of(client)) for client, cost in costs.items()]
             line[_JOULES] = round(math.fsum(_joules(*one) for one in owners), 6)
@@ -151,6 +172,12 @@ def round_line(costs: Mapping[int, ClientCost], fleet: Fleet | None = None) -> d
             for number, part in enumerate(PARTS):
                 line[f"joules_{part}"] = round(math.fsum(energy[number] for energy in energies), 6)
     return line
+
+
+def _slowest_parts(costs: Mapping[int, ClientCost], fleet: Fleet) -> tuple[float, float, float]:
+    """Return the seconds of training, labelling and sending of the slowest client; zeros without clients."""
+    slowest = max(costs, key=lambda client: _seconds(costs[client], fleet, client), default=None)
+    return (0.0, 0.0, 0.0) if slowest is None else client_parts(costs[slowest], fleet.of(slowest))
 
 
 def totals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.client import ClientFunction, average_model
-from fednlp.federated.cohort import Sample, WeightFunction
+from fednlp.federated.cohort import Sample, Selection, WeightFunction
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.schedules import RateSchedule
@@ -33,7 +33,7 @@ class Algorithm:
 
     Attributes:
         name: For people.
-        sample: Draws the cohort.
+        sample: Draws the cohort, which whoever knows the seed can foresee.
         weight: p_i of a client, from its number of examples.
         client: What a client computes (:mod:`fednlp.federated.client`).
         uplink: What happens to updates on their way to the server.
@@ -51,6 +51,10 @@ class Algorithm:
         local_gradients: How many gradients over all of its examples it computes in a round, for the same.
         local_losses: How often it computes the loss over all of its examples in a round, for predicted time.
         teachers: How many other models read each batch of its local steps, without gradients, for predicted time.
+        models: Names of the server's models beside the first, to which a client's update may belong instead
+            (:attr:`fednlp.federated.client.Result.model`). They are among ``receives``; each client is evaluated with
+            the one of the least loss on its training examples.
+        selection: Draws the cohort in place of ``sample``, by what clients answer or did before; None for ``sample``.
 
     Raises:
         ConfigError: The first of ``sends`` is not ``"model"``, ``personal_model`` is none of ``keeps``, or one of
@@ -76,15 +80,21 @@ class Algorithm:
     local_gradients: int = 0
     local_losses: int = 0
     teachers: int = 0
+    models: tuple[str, ...] = ()
+    selection: Selection | None = None
 
     def __post_init__(self) -> None:
         if self.sends[:1] != ("model",):
             raise ConfigError(f'{self.name}: sends = {self.sends!r}: the first vector is the update, "model"')
-        for what in ("sends", "reports", "keeps", "receives"):
+        for what in ("sends", "reports", "keeps", "receives", "models"):
             self._require_names(what, getattr(self, what))
         if MODEL in self.receives:
             raise ConfigError(
                 f'{self.name}: receives = {self.receives!r}: "model" travels anyway, leave it out'
+            )
+        if not {*self.models} <= {*self.receives}:
+            raise ConfigError(
+                f"{self.name}: models = {self.models!r} are not all in receives = {self.receives!r}: add them there"
             )
         if self.personal_model is not None and self.personal_model not in self.keeps:
             raise ConfigError(

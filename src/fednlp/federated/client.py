@@ -177,11 +177,13 @@ class Result:
         update: The vectors that it sends, by the names in :attr:`Algorithm.sends`.
         keep: The vectors that it keeps until its next round, by the names in :attr:`Algorithm.keeps`.
         metrics: Numbers that it reports; the server gets their weighted means.
+        model: Which of the server's models the update belongs to: ``"model"``, or one of :attr:`Algorithm.models`.
     """
 
     update: Mapping[str, Change | Tensor]
     keep: Mapping[str, Tensor] = field(default_factory=dict)
     metrics: Mapping[str, float] = field(default_factory=dict)
+    model: str = "model"
 
 
 ClientFunction = Callable[["Local", "Tensor", Mapping[str, "Tensor"], Mapping[str, "Tensor"]], Result]
@@ -192,6 +194,21 @@ def average_model(local: Local, x: Tensor, server: Mapping[str, Tensor], own: Ma
     """Take the local steps and send what they changed: the client of FedAvg (McMahan et al. 2017)."""
     y = local.steps(x)
     return Result(update={"model": y - x})
+
+
+def nearest_model(local: Local, x: Tensor, server: Mapping[str, Tensor], models: tuple[str, ...]) -> str:
+    """Return which of the server's models has the least loss on a client's data; the first of equal ones.
+
+    Args:
+        local: The client.
+        x: The first model, flat.
+        server: The others, by their names.
+        models: These names.
+    """
+    if not models:
+        return "model"
+    losses = {"model": local.loss(x)} | {name: local.loss(server[name]) for name in models}
+    return min(losses, key=lambda name: losses[name])
 
 
 @dataclass(frozen=True)
@@ -268,9 +285,48 @@ class ClientResult:
     gradient_examples: int = 0
 
     @property
+    def model(self) -> str:
+        """Which of the server's models its update belongs to."""
+        return str(self.facts.get("model", "model"))
+
+    @property
     def sent(self) -> Sent | None:
         """What of the model's update it sent; None for all."""
         return Sent.reported(self.entries, self.slices)
+
+
+@dataclass(frozen=True)
+class LossRequest:
+    """The server asks a client for its loss before it draws the cohort.
+
+    Attributes:
+        client: Its id.
+        round: From 1.
+    """
+
+    client: int
+    round: int
+
+
+@dataclass(frozen=True)
+class ClientLoss:
+    """A client's mean loss by the global model as it gets it, over all labels of its training examples.
+
+    Attributes:
+        client: Its id.
+        error: Why it did not answer; None if it did.
+        loss: Without dropout.
+        examples: How many it has.
+        bytes_down: Length of the message it got; None for the whole model, uncompressed.
+        tensors_down: Tensors in that message; None for all.
+    """
+
+    client: int
+    error: str | None = None
+    loss: float = 0.0
+    examples: int = 0
+    bytes_down: int | None = None
+    tensors_down: int | None = None
 
 
 def failed(

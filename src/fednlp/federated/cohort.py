@@ -1,9 +1,11 @@
 """Who trains in a round, and with which weight."""
 
-from collections.abc import Callable, Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,9 @@ from numpy.typing import NDArray
 from fednlp.errors import ConfigError
 from fednlp.federated.schedules import RateSchedule
 from fednlp.seeds import generator
+
+if TYPE_CHECKING:
+    from fednlp.federated.state import State
 
 LATE = "late"
 """With this word begins the reason why a client was dropped that was drawn beyond what its round needed."""
@@ -61,6 +66,41 @@ class Cohort:
 
 Sample = Callable[[Population, int], Cohort]
 """(all clients, number of the round from 1) -> who trains."""
+
+
+Ask = Callable[[Iterable[int]], dict[int, float]]
+"""(clients) -> the mean loss of the global model, as each of them gets it, on its training examples.
+
+A client that does not answer is not in the result.
+"""
+Select = Callable[[Population, "State", Ask], Cohort]
+"""(all clients, the server, ask) -> who trains in round ``state.round + 1``."""
+REMEMBERED = ("round", "examples", "loss")
+"""What a server can remember of each client: the last round in which it trained (0 for none), the training examples
+that it has, and its mean training loss."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How cohorts are drawn that nobody can foresee: by what clients answer, or by what the server saw of them.
+
+    Attributes:
+        draw: Draws the cohort, after the model was published. It draws random numbers by seed and round.
+        asks: Whether it calls ``ask``.
+        remembers: Which of :data:`REMEMBERED` it needs: ``state.vectors["clients.loss"]``, float32 (clients,), for
+            example.
+    """
+
+    draw: Select
+    asks: bool = False
+    remembers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        strange = {*self.remembers} - {*REMEMBERED}
+        if strange:
+            raise ConfigError(
+                f"a selection remembers {', '.join(sorted(strange))}: choose of {', '.join(REMEMBERED)}"
+            )
 
 
 @dataclass(frozen=True)

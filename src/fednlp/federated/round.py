@@ -8,16 +8,19 @@ Nothing here knows of text, tasks, models or transports: those stand behind :cla
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from fednlp.errors import ConfigError, TooFewClients
 from fednlp.federated.aggregators.base import Outcome, Reported
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, TrainRequest
-from fednlp.federated.cohort import LATE, Cohort, Population, RoundPlan, is_drawn_from
+from fednlp.federated.client import ClientLoss, ClientResult, LossRequest, TrainRequest
+from fednlp.federated.cohort import LATE, Ask, Cohort, Population, RoundPlan, is_drawn_from
 from fednlp.federated.communication import broadcast, bytes_down
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL, Runtime
@@ -25,13 +28,17 @@ from fednlp.federated.state import State
 from fednlp.federated.sums import weight_unit
 from fednlp.federated.transforms import RngKey
 
+_CLIENTS = "clients."
+"""Before the names of vectors that hold what the server remembers of each client."""
+
 
 @dataclass(frozen=True)
 class RoundReport:
     """The numbers of one round; ``train_loss``, and ``metrics`` of the method's own, are means over the examples seen.
 
     Bytes are summed over the clients; one that was dropped has cost the way down. ``staleness`` is that of the cohort,
-    in its order; empty for synchronous rounds.
+    in its order; empty for synchronous rounds. ``asked`` are the answers of those who were asked for their loss before
+    the cohort was drawn, which has cost them the way down.
     """
 
     round: int
@@ -48,6 +55,7 @@ class RoundReport:
     facts: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     staleness: Sequence[int] = ()
+    asked: Sequence[ClientLoss] = ()
 
 
 def run_round(
@@ -55,7 +63,7 @@ def run_round(
     state: State,
     population: Population,
     runtime: Runtime,
-    on_progress: Callable[[int], None] = lambda done: None,
+    on_progress: Callable[[int, int], None] = lambda done, of: None,
 ) -> RoundReport:
     """Run round ``state.round + 1``: move the state, return the round's numbers.
 
@@ -64,42 +72,45 @@ def run_round(
         state: The server; moved in place, so that memory stays O(model).
         population: All clients.
         runtime: Where they are.
-        on_progress: Told how many clients of the cohort are through.
+        on_progress: Told how many clients of the cohort are through, and of how many that the round waits for.
 
     Raises:
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through; the state is untouched.
     """
-    plan = plan_round(algorithm, state.round + 1, population)
-    first = algorithm.aggregator.binds_model
+    number, asking = state.round + 1, _Asking(algorithm, state.round + 1, len(population), runtime)
+    first = algorithm.aggregator.binds_model or algorithm.selection is not None
     if first:
-        publish(algorithm, state, runtime, RngKey(plan.population.seed, plan.number, -1))
+        publish(algorithm, state, runtime, RngKey(population.seed, number, -1))
+    plan = plan_round(algorithm, number, population, draw_cohort(algorithm, state, population, asking))
     collection = algorithm.aggregator.open(plan, state.layout)
     requests, missed = _in_time(algorithm, state.layout, plan, list(collection.requests()))
     results: list[ClientResult] = []
+    awaited = len(plan.cohort.clients) - len(plan.cohort.late)
     by_model = [requests] if first else _by_model(algorithm, state, runtime, plan, requests)
     for wanted in by_model:
-        results += runtime.do(wanted, partial(_after, len(results), on_progress))
+        results += runtime.do(wanted, partial(_after, len(results), awaited, on_progress))
     outcome = collection.finish(runtime, sorted(missed + results, key=lambda result: result.client))
     _require_enough(plan, outcome)
     if outcome.update is not None:
         algorithm.server.step(state, outcome.update)
+    _remember(state, plan, outcome.results)
     algorithm.aggregator.clear(runtime.total)
     state.round = plan.number
-    return _report(plan, outcome, state.layout)
+    return replace(_report(plan, outcome, state.layout), asked=asking.answers)
 
 
-def plan_round(algorithm: Algorithm, number: int, population: Population) -> RoundPlan:
-    """Draw the cohort of a round and weigh its clients.
+def plan_round(algorithm: Algorithm, number: int, population: Population, cohort: Cohort) -> RoundPlan:
+    """Weigh the clients of a cohort.
 
     Args:
         algorithm: The method.
         number: From 1.
         population: All clients.
+        cohort: Who is to train.
 
     Raises:
-        ConfigError: The cohort is not of distinct clients of the population, or a weight is no finite number from 0.
+        ConfigError: A weight is no finite number from 0.
     """
-    cohort = draw_cohort(algorithm, population, number)
     weights = {client: float(algorithm.weight(int(population.sizes[client]))) for client in cohort.clients}
     for client, scale in zip(cohort.clients, cohort.scale, strict=False):
         weights[client] *= scale
@@ -120,18 +131,23 @@ def plan_round(algorithm: Algorithm, number: int, population: Population) -> Rou
     )
 
 
-def draw_cohort(algorithm: Algorithm, population: Population, number: int) -> Cohort:
-    """Draw the cohort of a round, and check it: ``sample`` may be of the user's own.
+def draw_cohort(algorithm: Algorithm, state: State, population: Population, ask: Ask) -> Cohort:
+    """Draw the cohort of the next round, and check it: ``sample`` may be of the user's own.
 
     Args:
         algorithm: The method.
+        state: The server.
         population: All clients.
-        number: Of the round, from 1.
+        ask: Puts a question to clients, for a selection.
 
     Raises:
-        ConfigError: ``sample`` returned no cohort of distinct clients of the population.
+        ConfigError: ``sample``, or the selection, returned no cohort of distinct clients of the population.
     """
-    cohort: Any = algorithm.sample(population, number)
+    cohort: Any = (
+        algorithm.sample(population, state.round + 1)
+        if algorithm.selection is None
+        else algorithm.selection.draw(population, state, ask)
+    )
     if not isinstance(cohort, Cohort):
         raise ConfigError(f"{algorithm.name}: sample returned {type(cohort).__name__}: return a Cohort")
     drawn = list(cohort.clients)
@@ -139,7 +155,71 @@ def draw_cohort(algorithm: Algorithm, population: Population, number: int) -> Co
         raise ConfigError(
             f"{algorithm.name}: sample drew {str(drawn)[:80]}: draw distinct ids from 0 to {len(population) - 1}"
         )
+    if algorithm.selection is not None and any(cohort.staleness):
+        raise ConfigError(
+            f"{algorithm.name}: selected clients start from the newest model: leave staleness out"
+        )
     return replace(cohort, clients=[int(client) for client in drawn])
+
+
+@dataclass
+class _Asking:
+    """Asks clients for their losses, each once in a round (:data:`fednlp.federated.cohort.Ask`).
+
+    Attributes:
+        answers: So far.
+    """
+
+    algorithm: Algorithm
+    number: int
+    clients: int
+    runtime: Runtime
+    answers: list[ClientLoss] = field(default_factory=list)
+
+    def __call__(self, clients: Iterable[int]) -> dict[int, float]:
+        """Return the loss of each client that answers."""
+        name, wanted = self.algorithm.name, [int(client) for client in clients]
+        if self.algorithm.selection is None or not self.algorithm.selection.asks:
+            raise ConfigError(f"{name}: its selection asks for losses: say Selection(asks=True)")
+        if not all(0 <= client < self.clients for client in wanted):
+            raise ConfigError(
+                f"{name}: its selection asks {str(wanted)[:80]}: ask ids from 0 to {self.clients - 1}"
+            )
+        new = sorted({*wanted} - {answer.client for answer in self.answers})
+        self.answers += self.runtime.do([LossRequest(client, self.number) for client in new])
+        return {one.client: one.loss for one in self.answers if one.error is None and one.client in wanted}
+
+
+def new_vectors(algorithm: Algorithm, state: State, clients: int, seed: int) -> dict[str, Tensor]:
+    """Return the server's vectors before the first round: the method's, its models, and what it remembers of clients.
+
+    Args:
+        algorithm: The method.
+        state: The server, with the model that the run starts from.
+        clients: How many there are.
+        seed: The experiment's.
+    """
+    names = () if algorithm.selection is None else algorithm.selection.remembers
+    models = algorithm.server.first_models(state.layout, state.params, seed) if algorithm.models else {}
+    memory = {f"{_CLIENTS}{name}": torch.zeros(clients) for name in names}
+    return algorithm.server.init(state.layout) | models | memory
+
+
+def _remember(state: State, plan: RoundPlan, results: Sequence[ClientResult]) -> None:
+    """Take note of what the server saw of the clients that came through, as far as the method wants it.
+
+    A client that keeps its loss to itself, or has taken no steps, is remembered with none.
+    """
+    for result in results:
+        if result.error is None:
+            seen = {
+                "round": plan.number,
+                "examples": int(plan.population.sizes[result.client]),
+                "loss": result.loss / result.examples if result.examples else 0.0,
+            }
+            for name, value in seen.items():
+                if f"{_CLIENTS}{name}" in state.vectors:
+                    state.vectors[f"{_CLIENTS}{name}"][result.client] = value
 
 
 def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: RngKey, staleness: int = 0) -> None:
@@ -202,8 +282,8 @@ def _by_model(
         yield [request for request in requests if request.staleness == staleness]
 
 
-def _after(before: int, on_progress: Callable[[int], None], done: int) -> None:
-    on_progress(before + done)
+def _after(before: int, of: int, on_progress: Callable[[int, int], None], done: int) -> None:
+    on_progress(before + done, of)
 
 
 def _require_enough(plan: RoundPlan, outcome: Outcome) -> None:

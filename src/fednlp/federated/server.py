@@ -37,6 +37,16 @@ class ServerUpdate(ABC):
         """Return its vectors before the first round, flat, by name."""
         return {}
 
+    def first_models(self, layout: Layout, x: Tensor, seed: int) -> dict[str, Tensor]:
+        """Return the models that it keeps beside the first, flat, by the names in ``Algorithm.models``.
+
+        Args:
+            layout: Of each.
+            x: The first model, which the run starts from.
+            seed: The experiment's.
+        """
+        return {}
+
     @abstractmethod
     def step(self, state: State, update: AggregatedUpdate) -> None:
         """Move ``state.params`` and the vectors in ``state.vectors``, in place."""

@@ -13,7 +13,7 @@ from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.cohort import Population
 from fednlp.federated.links import Downlink, Uplink
-from fednlp.federated.round import RoundReport, run_round
+from fednlp.federated.round import RoundReport, new_vectors, run_round
 from fednlp.federated.state import State
 from fednlp.federated.trainer_runtime import Params, Trainer, TrainerRuntime, named_tensors
 from fednlp.formatting.units import plural
@@ -137,7 +137,8 @@ def federate(
         )
     start = _start(trainer.get_model_params())
     runtime = TrainerRuntime(trainer, values, algorithm, start)
-    state = State(0, runtime.layout, runtime.layout.flatten(start), algorithm.server.init(runtime.layout))
+    state = State(0, runtime.layout, runtime.layout.flatten(start))
+    state.vectors |= new_vectors(algorithm, state, len(values), seed)
     clock = None if seconds is None else np.array(seconds, dtype=np.float64)
     population = Population(np.array(sizes, dtype=np.int64), seed, clock)
     reports, tests = [], {}

@@ -13,7 +13,16 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import Another, ClientResult, Gradient, Objective, TrainRequest, failed
+from fednlp.federated.client import (
+    Another,
+    ClientLoss,
+    ClientResult,
+    Gradient,
+    LossRequest,
+    Objective,
+    TrainRequest,
+    failed,
+)
 from fednlp.federated.gradients import changed_gradient
 from fednlp.federated.params import Kind, Layout
 from fednlp.federated.runtime import MODEL
@@ -93,11 +102,16 @@ class TrainerRuntime:
         self, requests: Sequence[Any], on_progress: Callable[[int], None] = lambda done: None
     ) -> list[Any]:
         """Train one client after the other."""
-        results = []
+        results: list[ClientResult | ClientLoss] = []
         for request in requests:
-            results.append(self._train(request))
+            results.append(self._loss(request) if isinstance(request, LossRequest) else self._train(request))
             on_progress(len(results))
         return results
+
+    def _loss(self, request: LossRequest) -> ClientLoss:
+        local = _TrainerLocal(self, TrainRequest(request.client, request.round, 1.0))
+        loss = local.loss(self._vectors[MODEL])
+        return ClientLoss(request.client, None, loss, len(self.clients[request.client]))
 
     def _train(self, request: TrainRequest) -> ClientResult:
         local = _TrainerLocal(self, request)
@@ -109,6 +123,8 @@ class TrainerRuntime:
                 name: Update.of(value, self.layout) if isinstance(value, Tensor) else value.take()
                 for name, value in result.update.items()
             }
+            if result.model != MODEL:
+                update[result.model] = update.pop(MODEL)
             self.algorithm.aggregator.add(self.total, request, update)
         except ConfigError:  # it would be the same for every client
             raise
@@ -122,6 +138,7 @@ class TrainerRuntime:
             local.total_steps,
             local.total_loss,
             metrics=dict(result.metrics),
+            facts={} if result.model == MODEL else {"model": result.model},
         )
 
 
@@ -222,11 +239,16 @@ class _TrainerLocal:
         )
 
     def loss(self, at: Tensor) -> float:
-        """Refuse: a trainer gives no loss without training."""
-        raise ConfigError(
-            f"{self._runtime.algorithm.name} asks for the loss of the model that a client gets, which a trainer of "
-            "your own does not give: choose another method"
-        )
+        """Return the trainer's ``loss(data)``, where it has such a method."""
+        runtime = self._runtime
+        loss = getattr(runtime.trainer, "loss", None)
+        if loss is None:
+            raise ConfigError(
+                f"{runtime.algorithm.name} asks for the loss of the model that a client gets: give your trainer a "
+                "method loss(data) that returns the mean loss, or choose another method"
+            )
+        runtime.trainer.set_model_params(runtime.params(at))
+        return float(loss(runtime.clients[self.client]))
 
     def another(self, start: Tensor) -> Another:
         """Refuse: a trainer has one model and one optimiser."""

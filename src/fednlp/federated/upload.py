@@ -122,6 +122,8 @@ def require_reported(result: ClientResult, algorithm: Algorithm) -> None:
     Raises:
         RunError: It does not.
     """
+    if result.model not in ("model", *algorithm.models):
+        raise RunError(f"the client names a model that {algorithm.name} does not have")
     if {*result.metrics} != {*algorithm.reports}:
         raise RunError(f"the client does not report what {algorithm.name} declares")
     bad = [name for name, value in result.metrics.items() if not math.isfinite(value)]

@@ -8,6 +8,7 @@ from fednlp.config.sections import BASELINES
 from fednlp.config.tables import flatten, lookup
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.attacks import ATTACKS
+from fednlp.federated.cohorts import COHORTS
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import HIDDEN, human_number, plural
 from fednlp.partition.methods import METHODS
@@ -207,7 +208,7 @@ def describe_method(
     cohort_text = f"{who}, {with_noun(rounds, 'round')} asked for"
     method = f"{algorithm_title(name)}{_options(config.get('algorithm'))}"
     text = f"{method}: {cohort_text}; {_describe_client(config)}{_server(config)}."
-    rest = (_aggregation, _attack, communication_summary, _own_steps)
+    rest = (_aggregation, _cohorts, _attack, communication_summary, _own_steps)
     return " ".join(filter(None, [text, *(say(config) for say in rest)]))
 
 
@@ -295,6 +296,16 @@ def _aggregation(config: Mapping[str, Any]) -> str:
     """
     section = config.get("aggregator")
     return f"The updates are aggregated by: {_named(section, AGGREGATORS)}." if section else ""
+
+
+def _cohorts(config: Mapping[str, Any]) -> str:
+    """Return the rule of ``[cohort]``; nothing where the method's own is used.
+
+    >>> _cohorts({"cohort": {"name": "power-of-choice", "options": {}, "candidates": 8}})
+    'Cohorts are drawn by: power-of-Choice (candidates 8).'
+    """
+    section = config.get("cohort")
+    return f"Cohorts are drawn by: {_named(section, COHORTS)}." if section else ""
 
 
 def _attack(config: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 from pydantic import BaseModel, ConfigDict, ValidationError, create_model
 
 from fednlp.errors import RunError
-from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.client import ClientLoss, ClientResult, LossRequest, TrainRequest
 
 VERSION = 1
 """Of all messages. A peer of another version is refused."""
@@ -64,6 +64,7 @@ def _checked(message: type[Any]) -> type[BaseModel]:
 
 
 declare(TrainRequest, ClientResult, trains=True)
+declare(LossRequest, ClientLoss)
 
 
 def to_json(message: Any) -> dict[str, Any] | None:

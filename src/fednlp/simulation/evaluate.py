@@ -135,6 +135,8 @@ def evaluate_clients(
     clients, on_all = sorted({*own, *everyone}), set(everyone)
     labels = context.labels if finetune_steps else None
     context.pool.publish(MODEL, context.state.params)
+    for name in context.worker.algorithm.models:
+        context.pool.publish(name, context.state.vectors[name])
     requests = []
     for client in clients:
         number, all_tests = context.state.round, client in on_all

@@ -73,6 +73,7 @@ class PseudoLabels:
         self._parts: list[RoundPart] = []
         self._part: RoundPart
         self._flagged: list[int] = []
+        self._work = 0
         self._answers: list[tuple[Any, LabelQuota, Any]] = []
         if self.search is not None:
             self.search.begin()
@@ -85,8 +86,8 @@ class PseudoLabels:
         """The aggregation that updates are added to."""
         return self.context.pool.total
 
-    def prepare(self) -> int:
-        """Draw the clients that label in the next round; return the number of clients that train or label.
+    def prepare(self) -> None:
+        """Draw the clients that label in the next round.
 
         Raises:
             ConfigError: No client has a label, and none can label.
@@ -114,13 +115,13 @@ class PseudoLabels:
             self.judge.count(client, int(candidates[client]))
         most = context.experiment.clients_per_round
         training = sum(min(most, int(np.count_nonzero(part.sizes))) for part in self._parts)
-        return training + len(self._labelling)
+        self._work = training + len(self._labelling)
 
-    def run_round(self, on_progress: Callable[[int], None] = lambda done: None) -> RoundReport:
+    def run_round(self, on_progress: Callable[[int, int], None] = lambda done, of: None) -> RoundReport:
         """Run the prepared round, the parts of trials one after the other; move the state, return its numbers.
 
         Args:
-            on_progress: Called with the number of clients that are done.
+            on_progress: Called with the number of clients that are done, and of how many that train or label.
         """
         trials = self._trials
         if trials is not None:
@@ -132,14 +133,16 @@ class PseudoLabels:
             return whole_report(self._parts, reports)
         return self._run_part(self._parts[0], on_progress)
 
-    def _run_part(self, part: RoundPart, on_progress: Callable[[int], None]) -> RoundReport:
+    def _run_part(self, part: RoundPart, on_progress: Callable[[int, int], None]) -> RoundReport:
         self._part = part
         before = len(self._answers)
         algorithm = self.algorithm
         if part.state is not self.context.state:
             algorithm = replace(algorithm, min_clients=min(algorithm.min_clients, 1))
         population = Population(part.sizes, self.context.experiment.seed)
-        report = run_round(algorithm, part.state, population, self, on_progress)
+        report = run_round(
+            algorithm, part.state, population, self, lambda done, of: on_progress(done, self._work)
+        )
         if part.labelling and len(self._answers) == before:
             # No client was trained: none has a label, or secure aggregation was aborted.
             self._label_only(report.round)
@@ -282,5 +285,5 @@ class PseudoLabels:
         return drawn
 
 
-def _after(before: int, on_progress: Callable[[int], None], done: int) -> None:
-    on_progress(before + done)
+def _after(before: int, on_progress: Callable[[int, int], None], done: int, of: int) -> None:
+    on_progress(before + done, of)

@@ -1,6 +1,6 @@
 """The training loop of a federated algorithm on a runtime, with its costs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from fednlp.costs import ClientCost, merge, round_line
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult
+from fednlp.federated.client import ClientLoss, ClientResult
 from fednlp.federated.cohort import Population
 from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
-from fednlp.federated.round import RoundReport, draw_cohort, run_round
+from fednlp.federated.round import RoundReport, new_vectors, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sent import Sent
 from fednlp.federated.sums import count_nonfinite
@@ -51,7 +51,8 @@ class FederatedTraining:
         self._seconds = self._clock() if labels is None else None
         state = context.state
         self._bad = count_nonfinite(state.params)
-        for name, vector in algorithm.server.init(state.layout).items():
+        clients, seed = context.partition.num_clients, context.experiment.seed
+        for name, vector in new_vectors(algorithm, state, clients, seed).items():
             state.vectors.setdefault(name, vector)
         memory = memory_of_run(context.experiment, context.worker)
         if memory is not None:
@@ -65,16 +66,12 @@ class FederatedTraining:
 
     def prepare(self) -> Callable[[], RoundReport]:
         """Prepare the next round, and return the function that runs it."""
-        context = self.context
+        on_progress = partial(_progress, self.context)
         if self.labels is not None:
-            work = self.labels.prepare()
-            return partial(self.labels.run_round, on_progress=partial(_progress, context, work))
-        cohort = draw_cohort(self.algorithm, self.population, context.state.round + 1)
-        work = len(cohort.clients) - len(cohort.late)
-        progress = partial(_progress, context, work)
-        return partial(
-            run_round, self.algorithm, context.state, self.population, self.runtime, on_progress=progress
-        )
+            self.labels.prepare()
+            return partial(self.labels.run_round, on_progress)
+        state, population = self.context.state, self.population
+        return partial(run_round, self.algorithm, state, population, self.runtime, on_progress)
 
     def line(self, done: RoundReport) -> dict[str, Any]:
         """Return the round's line for rounds.jsonl."""
@@ -87,8 +84,13 @@ class FederatedTraining:
             "train_loss": done.train_loss if done.examples else None,
             "steps": done.steps,
             "examples": done.examples,
-            **round_line(self._spent(done.results), self.fleet),
+            **round_line(self._spent(done), self.fleet),
         }
+        if done.asked:
+            line["asked"] = [one.client for one in done.asked]
+            line["asked_examples"] = sum(one.examples for one in done.asked)
+            unanswered = [{"client": one.client, "reason": one.error} for one in done.asked if one.error]
+            line |= {"asked_dropped": unanswered} if unanswered else {}
         if done.metrics:
             line["client_metrics"] = done.metrics
         if done.seconds is not None:
@@ -103,6 +105,8 @@ class FederatedTraining:
             line["sent"] = {result.client: result.entries for result in chose}
             if any(result.slices for result in chose):
                 line["sent_slices"] = {result.client: result.slices or [] for result in chose}
+        if self.algorithm.models:
+            line["models"] = {one.client: one.model for one in done.results if one.error is None}
         line |= done.facts
         if done.aborted is not None:
             line["aborted"] = done.aborted
@@ -121,13 +125,16 @@ class FederatedTraining:
         examples = examples_of_round(self.context.experiment, self.algorithm, self._sizes)
         return seconds_of_round(self.fleet, self.algorithm, self.context.state.layout, examples)
 
-    def _spent(self, results: Sequence[ClientResult]) -> dict[int, ClientCost]:
-        """Return the cost of each client of a round, merged over training and labelling."""
-        layout, labels = self.context.state.layout, self.labels
+    def _spent(self, done: RoundReport) -> dict[int, ClientCost]:
+        """Return the cost of each client of a round, merged over training, labelling and answers with losses."""
+        layout, labels, results = self.context.state.layout, self.labels, done.results
         costs = {r.client: spent(layout, self.algorithm, self._with_factors(r)) for r in results}
         if self.fleet is not None and any(model.first_pass for model in self.fleet.models):
             first = self.first.of_training([r for r in results if r.error is None])
             costs = {c: replace(cost, first_trained=first.get(c, 0)) for c, cost in costs.items()}
+        for one in done.asked:
+            cost = self._asked(one)
+            costs[one.client] = merge(costs[one.client], cost) if one.client in costs else cost
         if labels is None:
             return costs
         embedded, first = self.first.of_labelling(labels.labelled_by)
@@ -151,6 +158,13 @@ class FederatedTraining:
             costs[client] = replace(both, bytes_down=both.bytes_down + judged, bytes_labelling=alone)
         return costs
 
+    def _asked(self, answer: ClientLoss) -> ClientCost:
+        """Return what it has cost a client to be asked for its loss; the answer itself is not counted."""
+        down, tensors = answer.bytes_down, answer.tensors_down
+        got = ClientResult(answer.client, 0.0, bytes_up=0, entries=[], bytes_down=down, tensors_down=tensors)
+        message = spent(self.context.state.layout, self.algorithm, self._with_factors(got))
+        return replace(message, tensors_up=0, parameters_up=0, asked=answer.examples)
+
     def _length(self, ranks: int) -> int:
         """Return the bytes that a client receives at the start of a round."""
         return length_down(self.algorithm, self.context.state.layout, ranks)
@@ -163,7 +177,9 @@ class FederatedTraining:
         seen = [
             line["round"]
             for line in context.lines
-            if result.client in line["cohort"] or result.client in line.get("labelling", [])
+            if result.client in line["cohort"]
+            or result.client in line.get("labelling", [])
+            or result.client in line.get("asked", [])
         ]
         missed, lossy = context.lines[max(seen, default=1) - 1 :], not self.algorithm.downlink.plain
         ranks = sum(change_ranks(_averaged(line), lossy) for line in missed)
@@ -180,8 +196,8 @@ def _training_runtime(context: RunContext) -> Runtime:
     return ClientsAtOnce(context.pool, size, worker.work)
 
 
-def _progress(context: RunContext, work: int, done: int) -> None:
-    context.on_progress(done, work, "clients")
+def _progress(context: RunContext, done: int, of: int) -> None:
+    context.on_progress(done, of, "clients")
 
 
 def _averaged(line: dict[str, Any]) -> int:

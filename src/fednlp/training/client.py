@@ -13,6 +13,7 @@ from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult, Result, TrainRequest, failed
 from fednlp.federated.communication import bytes_down
+from fednlp.federated.runtime import MODEL
 from fednlp.federated.sent import Sent
 from fednlp.federated.store import ClientStore
 from fednlp.federated.upload import masked_tail
@@ -178,11 +179,14 @@ class ClientTrainer:
             record: What it had kept.
         """
         down, tensors = self.down(record)
-        norms, chosen, facts = sent.chosen.norms, sent.chosen.sent, {}
+        norms, chosen = sent.chosen.norms, sent.chosen.sent
+        facts: dict[str, Any] = {}
         if norms is not None:
             facts = {"update_norms": norms.tolist()}
         if sent.upload.masked is not None:
             facts = masked_tail(sent.upload.masked, self.replica.layout.numel, sent.masking_seconds)
+        if result.model != MODEL:
+            facts["model"] = result.model
         summed = bool(request.masking and request.masking.get("reports"))
         return ClientResult(
             request.client,

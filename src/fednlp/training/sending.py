@@ -124,6 +124,11 @@ def _check_declared(result: Result, algorithm: Algorithm, numel: int) -> None:
                 f"{algorithm.name}: the client's function {what} {', '.join(names) or 'nothing'}, and "
                 f"Algorithm({what}=...) says {', '.join(declared) or 'nothing'}: make them the same"
             )
+    if result.model not in ("model", *algorithm.models):
+        raise ConfigError(
+            f"{algorithm.name}: the client's function sends an update of {result.model!r}, which is none of the "
+            f"server's models: {', '.join(('model', *algorithm.models))}"
+        )
     for name, number in result.metrics.items():
         if not hasattr(number, "__float__"):
             raise ConfigError(

@@ -103,7 +103,8 @@ class ClientWorker:
     @property
     def personalised(self) -> bool:
         """Whether clients have models of their own after a round."""
-        return not self.has_global_model or self.algorithm.personal_model is not None
+        own = self.algorithm.personal_model is not None or bool(self.algorithm.models)
+        return not self.has_global_model or own
 
     def new_total(self, room: Room) -> Any:
         """Return an empty total of updates."""

@@ -8,6 +8,7 @@ from fednlp.config.sections.base import BASELINES, GIVEN, Section
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
+from fednlp.federated.cohorts import COHORTS
 from fednlp.federated.schedules import ScheduleName
 from fednlp.option_types import Count, Decay, Fraction, PositiveFloat, PositiveInt
 from fednlp.training.local_training import LocalTraining
@@ -78,6 +79,17 @@ class Aggregator(NamedFunction):
     @classmethod
     def _known_name(cls, name: str) -> str:
         return AGGREGATORS.check_name(name)
+
+
+class Cohort(NamedFunction):
+    """By which rule a round's clients are drawn, in place of the algorithm's own (:mod:`fednlp.federated.cohorts`)."""
+
+    name: str = "uniform"
+
+    @field_validator("name")
+    @classmethod
+    def _known_name(cls, name: str) -> str:
+        return COHORTS.check_name(name)
 
 
 class Attack(NamedFunction):

@@ -182,6 +182,8 @@ def fixed_population(experiment: Experiment, algorithm: Algorithm) -> str | None
         return "[fewshot] shares its gold labels out before the first round; it can take part in the next run"
     if name == "fedbuff":
         return "fedbuff draws who trains among the sites of the beginning; it can take part in the next run"
+    if algorithm.selection is not None and algorithm.selection.remembers:
+        return "[cohort] remembers the sites of the beginning; it can take part in the next run"
     if algorithm.receives:
         return f"{name} keeps sums over all sites from round to round; it can take part in the next run"
     return None

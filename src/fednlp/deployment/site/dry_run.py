@@ -148,6 +148,8 @@ def _tells(policy: SitePolicy, experiment: Experiment, facts: Facts) -> Iterator
     yield from _told_scores(experiment, allow)
     if experiment.evaluation.federated:
         yield _told_sums(policy, experiment)
+    if facts.asks_losses:
+        yield "the loss of the global model on its training examples, where it may be drawn for a round (cohort.name)"
     yield "the names of its labels" if facts.asks_labels and allow.tell_labels else "no names of its labels"
     told = num_evaluations(allow, experiment)
     if told:

@@ -101,6 +101,7 @@ class Facts:
         asks_labels: Whether the server asks sites for the names of their labels.
         gold: Number of the site's training examples with a label; None without ``[fewshot]``.
         reports: Names of the numbers of the method's own that a site reports.
+        asks_losses: Whether the server asks sites for their losses before it draws a cohort.
     """
 
     task: str
@@ -122,6 +123,7 @@ class Facts:
     asks_labels: bool
     gold: int | None = None
     reports: tuple[str, ...] = ()
+    asks_losses: bool = False
 
     @property
     def total(self) -> ParameterRow:
@@ -191,6 +193,7 @@ def facts_of(
         asks_labels=asks_labels,
         gold=gold,
         reports=algorithm.reports,
+        asks_losses=algorithm.selection is not None and algorithm.selection.asks,
     )
 
 

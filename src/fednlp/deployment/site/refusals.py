@@ -233,6 +233,9 @@ def _told(allow: Allow, experiment: Experiment, facts: Facts) -> Iterator[Refusa
     if most is not None and told > most:
         does = f"asks for scores or sums over tests after {plural(told, 'round')}"
         yield _refusal("allow.most_evaluations", most, does, "evaluation.every", "num_rounds")
+    if facts.asks_losses and not allow.tell_scores:
+        does = "draws cohorts by the sites' losses"
+        yield _refusal("allow.tell_scores", False, does, "cohort.name")
     if experiment.secure.sum_reports and not (allow.tell_scores or allow.sum_scores):
         does = "sums losses of training"
         yield _refusal("allow.sum_scores", False, does, "secure.sum_reports")

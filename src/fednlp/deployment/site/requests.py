@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fednlp.config import Experiment
-from fednlp.config.values import rate_schedule
+from fednlp.config.values import algorithm_of, rate_schedule
 from fednlp.deployment.session.reply_checks import MOST_REPORTED, Reportable, require_within
 from fednlp.deployment.session.secure_messages import TESTS
 from fednlp.deployment.session.setup import MOST_EXAMPLES
@@ -24,7 +24,7 @@ from fednlp.deployment.site.policy import Allow
 from fednlp.deployment.site.worker import FINETUNED
 from fednlp.errors import RunError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.client import ClientLoss, ClientResult, LossRequest, TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import LARGEST
@@ -136,12 +136,13 @@ def _require_due(number: int, experiment: Experiment) -> None:
 
 
 def _require_norms(facts: dict[str, Any]) -> None:
-    """Check that a site says nothing beside its numbers but how far tensors moved."""
+    """Check that a site says nothing beside its numbers but how far tensors moved, and which model."""
     norms = facts.get("update_norms", [])
     fits = isinstance(norms, list) and all(
         type(one) in (int, float) and 0 <= one <= MOST_REPORTED for one in norms
     )
-    if not fits or {*facts} - {"update_norms"}:
+    named = isinstance(facts.get("model", ""), str)  # the server knows its models (require_reported)
+    if not (fits and named) or {*facts} - {"update_norms", "model"}:
         raise RunError("the site says something beside its numbers that no method asks for")
 
 
@@ -361,6 +362,51 @@ declare_at_sites(
 )
 
 
+def _require_loss(wanted: LossRequest, name: str, experiment: Experiment) -> None:
+    selection = algorithm_of(experiment).selection
+    if name != "loss":
+        raise RunError(f"a call for a loss is not called {name}")
+    if selection is None or not selection.asks:
+        raise RunError(
+            "the server asks for this site's loss, and the experiment's cohorts do not go by losses"
+        )
+
+
+def redact_loss(allow: Allow, answer: ClientLoss) -> ClientLoss:
+    """Return what the server is told of the loss by which it draws a cohort.
+
+    Raises:
+        RunError: It may not know losses.
+    """
+    if not allow.tell_scores:
+        raise RunError("allow.tell_scores = false: this site keeps its losses to itself")
+    return replace(answer, examples=redact_count(allow, answer.examples))
+
+
+def _loss_bounds(request: LossRequest, answer: ClientLoss, may: Reportable) -> None:
+    if answer.error is None:
+        require_within("loss", answer.loss, MOST_REPORTED, may.least_loss)
+
+
+def _forgetting_between(worker: ClientWorker, request: Any, counted: int) -> Any:
+    worker.trainer.forget(request.client, counted + 1, before=request.round)  # it may train as well
+    return request
+
+
+declare_at_sites(
+    SiteKind(
+        LossRequest,
+        {"loss": "the loss before round {}"},
+        _require_loss,
+        lambda site, wanted, vectors: site.do(wanted, vectors),
+        redact_loss,
+        _loss_bounds,
+        in_round=True,
+        as_counted=_forgetting_between,
+    )
+)
+
+
 @dataclass(frozen=True)
 class KeepLabelsRequest:
     """Have a client give texts of its own pseudo labels by the model that it has after a broadcast, and keep these.
@@ -429,11 +475,6 @@ def _label(site: Site, wanted: KeepLabelsRequest, vectors: Vectors) -> LabelsKep
 def redact_kept(allow: Allow, kept: LabelsKept) -> LabelsKept:
     """Return what the server is told of the number of pseudo labels."""
     return replace(kept, labels=redact_count(allow, kept.labels))
-
-
-def _forgetting_between(worker: ClientWorker, request: KeepLabelsRequest, counted: int) -> KeepLabelsRequest:
-    worker.trainer.forget(request.client, counted + 1, before=request.round)  # it may train as well
-    return request
 
 
 declare_at_sites(

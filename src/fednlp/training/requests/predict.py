@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch
 
 from fednlp.clock import EVALUATION, STEPS, timed
 from fednlp.errors import DIVERGED
+from fednlp.federated.client import ClientLoss, LossRequest, nearest_model
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.store import ClientStore
 from fednlp.federated.sums import NonFiniteUpdate, count_nonfinite
@@ -223,7 +225,7 @@ def client_model(worker: ClientWorker, request: ClientModelRequest, vectors: Vec
     client, x, evaluator = request.client, vectors[MODEL], worker.evaluator
     worker.forget()
     init = worker.trainer.init(client, request.round, x)
-    init = replace(init, shared=model_of(init, worker.algorithm, x))
+    init = replace(init, shared=_own_model(worker, request, init, vectors))
     if request.finetune_steps:
         error = _finetune(worker, request, x, init)
         if error is not None:
@@ -239,6 +241,45 @@ def client_model(worker: ClientWorker, request: ClientModelRequest, vectors: Vec
     return ClientModelResult(
         client, own=by_owner[client], everyone=evaluator.scored(everyone), by_owner=by_owner
     )
+
+
+def _own_model(
+    worker: ClientWorker, request: ClientModelRequest, init: ClientInit, vectors: Vectors
+) -> torch.Tensor:
+    """Return the shared parameters of a client's model: where the server has several, the one that it fits."""
+    x, models = vectors[MODEL], worker.algorithm.models
+    if not models:
+        return model_of(init, worker.algorithm, x)
+    with worker.labelled_examples(request) as examples:
+        if not len(examples):
+            return x
+        local = worker.trainer.local(request.client, examples, request.round, x, init)
+        return vectors[nearest_model(local, x, vectors, models)]
+
+
+def _loss_work(worker: ClientWorker, request: LossRequest) -> float:
+    return prediction_work(float(worker.train_features.lengths(worker.partition.train(request.client)).sum()))
+
+
+@handles(LossRequest, work=_loss_work)
+@timed(EVALUATION)
+def client_loss(worker: ClientWorker, request: LossRequest, vectors: Vectors) -> ClientLoss:
+    """Return a client's loss by the model that it gets in a round, on its training examples.
+
+    A client that fails is reported, not raised.
+    """
+    client, number, x, trainer = request.client, request.round, vectors[MODEL], worker.trainer
+    worker.forget()
+    examples, record = worker.partition.train(client), trainer.record(client, number - 1)
+    down = trainer.down(record)
+    try:
+        init = trainer.init(client, number - 1, x)
+        loss = trainer.local(client, examples, number, x, init).loss(x)
+    except Exception as error:
+        return ClientLoss(client, raised(error), 0.0, 0, *down)
+    if not math.isfinite(loss):
+        return ClientLoss(client, f"its loss is {loss}", 0.0, 0, *down)
+    return ClientLoss(client, None, loss, len(examples), *down)
 
 
 def _finetune(

@@ -107,6 +107,8 @@ def _receive(
     try:
         require_reported(result, worker.algorithm)
         update = received(answer.upload, worker.algorithm, worker.layout, vectors[MODEL], key)
+        if isinstance(update, dict) and result.model != MODEL:
+            update[result.model] = update.pop(MODEL)
         worker.algorithm.aggregator.add(total, request, update)
     except Exception as error:
         worker.trainer.forget(request.client, request.round)
