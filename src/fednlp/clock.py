@@ -36,7 +36,6 @@ class Clock:
     """Says how many nanoseconds were spent on each part.
 
     Args:
-        part: The first part.
         began: When it began, by :func:`time.monotonic_ns`, which all processes of a machine share; None for now.
 
     >>> clock = Clock(IMPORTS, began=time.monotonic_ns() - 1000)

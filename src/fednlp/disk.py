@@ -304,7 +304,6 @@ def folder_made_whole(folder: Path, remedy: str = ELSEWHERE) -> Iterator[Path]:
     process that was killed had made of the folder is removed.
 
     Args:
-        folder: To be made.
         remedy: Advice for the end of an error message.
 
     Raises:

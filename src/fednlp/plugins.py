@@ -88,7 +88,6 @@ def name_of(value: Any, key: str) -> str:
     """Return the ``"module:attribute"`` of a function or class that a caller gives.
 
     Args:
-        value: The function or class.
         key: Name of the argument, for messages.
 
     Raises:
@@ -141,7 +140,6 @@ def require_typed(folder: object, named: Iterable[tuple[str, str]], remedy: str)
     """Refuse code that only a run directory names: the directory may be from an untrusted source.
 
     Args:
-        folder: The run directory.
         named: Settings, each with its name, that the user has not given as well.
         remedy: The command or argument that gives them, for the message.
 

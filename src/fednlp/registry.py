@@ -89,10 +89,6 @@ class Plugin:
     def call(self, *args: Any, **options: Any) -> Any:
         """Return what the name stands for.
 
-        Args:
-            args: Passed by position.
-            options: Passed by name.
-
         Raises:
             ConfigError: The function does not take the options, raises an error, or returns something else.
         """
@@ -111,7 +107,6 @@ class Plugin:
 
         Args:
             options: Those that are given.
-            experiment: The experiment.
 
         Raises:
             ConfigError: The user's own ``refuses`` raises an error, or returns no list of sentences.
@@ -193,12 +188,7 @@ P = TypeVar("P", bound=Plugin)
 
 @dataclass(frozen=True)
 class Registry(Generic[P]):
-    """The marked functions of a package's files.
-
-    Attributes:
-        package: The package's dotted name.
-        kind: What a function becomes.
-    """
+    """The marked functions of a package's files."""
 
     package: str
     kind: type[P]
@@ -241,7 +231,6 @@ class Registry(Generic[P]):
         """Return a function as one of the registry's kind.
 
         Args:
-            build: The function.
             name: What it is called.
         """
         about = getattr(build, "about", {"title": name.rpartition(":")[2]})
@@ -296,12 +285,7 @@ class Registry(Generic[P]):
 
 
 def _no_function(build: Any, attributes: Collection[str]) -> str | None:
-    """Return what makes a user's own object no function that an experiment can name, if anything does.
-
-    Args:
-        build: The object.
-        attributes: Those of a plugin.
-    """
+    """Return what makes a user's own object no function that an experiment can name, if anything does."""
     try:
         inspect.signature(build)
     except (TypeError, ValueError):

@@ -57,9 +57,6 @@ def random_words(count: int) -> np.ndarray:
     """Return uniform 16-bit numbers, int16, that follow torch's own generator: one draw of it seeds them all.
 
     So they cost little, follow :func:`torch_stream`, and come again where the generator's state is put back.
-
-    Args:
-        count: How many.
     """
     import torch
 

@@ -22,7 +22,6 @@ def read_stored(path: Path, kind: type[_M], what: str, remedy: str) -> _M | None
 
     Args:
         path: The file.
-        kind: Its model.
         what: What is wrong with a file that does not fit, such as "it names no run".
         remedy: Advice for the end of the error message.
 

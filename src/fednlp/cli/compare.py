@@ -111,10 +111,8 @@ class _Comparison:
     """What is run of one experiment, and where.
 
     Attributes:
-        experiment: The common settings.
         overrides: Those of the command line among them, ``"a.b=c"``.
         algorithms: Names of algorithms or variants.
-        baselines: Names of baselines.
         seeds: Number of seeds.
         out: The folder that the user names, if any.
         experiments: Number of experiments that are compared by the command; of several, each has a folder in ``out``.

@@ -108,9 +108,7 @@ class Console:
         """Move the bar of several runs by a part of one of them.
 
         Args:
-            name: Of the run.
             part: How much of it is done, 0 to 1.
-            text: Stands before the bar.
             folder: The run directory, when it begins.
         """
         self._folder = folder or self._folder
@@ -305,7 +303,6 @@ class RunLines:
 
     Args:
         console: Where it prints; if that is verbose, a title and a line for each round too.
-        name: Of the run.
     """
 
     def __init__(self, console: Console, name: str) -> None:
@@ -367,7 +364,6 @@ def show_table(table: ComparisonTable, where: str = "the table's files") -> None
     """Print a comparison: framed on a terminal, plain text into a pipe, where nothing may cut a line.
 
     Args:
-        table: The comparison.
         where: Names what has the columns for which the terminal is too narrow.
     """
     output = plain_console()

@@ -71,7 +71,6 @@ def as_typed(message: str, typed: Mapping[str, str]) -> str:
     """Return a message with keys of an experiment as they are typed on the command line.
 
     Args:
-        message: Of an error.
         typed: What stands for each key.
 
     >>> as_typed("say, for example, partition.clients = 100", {"partition.clients": "--clients"})

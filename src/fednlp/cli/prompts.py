@@ -172,8 +172,6 @@ def _search_triggers(
     """Find a pattern, print it, and write it.
 
     Args:
-        asked: The experiment.
-        counts: Triggers, steps and candidates.
         out: The file; None for the usual one, if that is not there yet.
         as_json: Whether to print JSON.
     """
@@ -255,11 +253,7 @@ def _say(line: str) -> None:
 
 @contextmanager
 def _bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar with the time left, where there is a terminal; yield what moves it.
-
-    Args:
-        what: Is counted.
-    """
+    """Show a bar with the time left, where there is a terminal; yield what moves it."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -26,11 +26,7 @@ _LONGEST_NAME = 32
 
 
 def plain_console(**options: Any) -> RichConsole:
-    """Return a console that prints words as they are: no markup is read in them, and no names of emoji.
-
-    Args:
-        options: Of rich's console.
-    """
+    """Return a console that prints words as they are: no markup is read in them, and no names of emoji."""
     return RichConsole(highlight=False, markup=False, emoji=False, **options)
 
 
@@ -49,11 +45,7 @@ def show(output: RichConsole, table: Table) -> None:
 
 
 class _Harmless:
-    """A table whose texts move no cursor and set no title of a window.
-
-    Args:
-        table: To be shown.
-    """
+    """A table whose texts move no cursor and set no title of a window."""
 
     def __init__(self, table: Table) -> None:
         self._table = table

@@ -76,7 +76,6 @@ def parse(
     """Check a nested mapping and its variants, and return the experiment.
 
     Args:
-        document: Sections and keys.
         where: What it is called in messages.
         overrides: ``"a.b=c"`` settings over it, as for :func:`load`.
 

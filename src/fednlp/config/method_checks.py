@@ -23,7 +23,6 @@ def method_problems(experiment: ExperimentFields, given: Algorithm | None) -> tu
     Their options come first; the rest is not looked at before these are right.
 
     Args:
-        experiment: Whose sections name them.
         given: The algorithm that was given as a value, if it was.
     """
     named = [

@@ -88,7 +88,6 @@ def foreign_options(section: NamedFunction, registry: Registry[P], plugin: P) ->
     """Return what is wrong with options that are not the named function's.
 
     Args:
-        section: The section.
         registry: What its name is looked up in.
         plugin: What its name stands for.
     """

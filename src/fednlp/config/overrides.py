@@ -22,7 +22,6 @@ def checked(document: Mapping[str, Any], where: str, overrides: Iterable[str] = 
     """Return the experiment of a nested mapping with overrides, whose variants are not checked yet.
 
     Args:
-        document: Sections and keys.
         where: What it is called in messages.
         overrides: ``"a.b=c"`` settings over it.
 

@@ -50,10 +50,6 @@ def require_new_names(path: Path, sections: Mapping[str, Any]) -> None:
 
     They would be read as if they held less.
 
-    Args:
-        path: Of its settings.
-        sections: What it holds.
-
     Raises:
         RunError: A key stands there by an old name.
     """

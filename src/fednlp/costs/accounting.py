@@ -39,7 +39,6 @@ class ClientCost:
         labelled: Number of examples that it ran the model over to label them, without a backward pass.
         asked: Number of examples that it ran the model over before the cohort was drawn, to answer with its loss.
         first_trained: Number of examples whose frozen layers it ran for the first time, to train.
-        first_labelled: The same to label.
         embedded: Number of texts that it embedded, to filter them.
         bytes_labelling: Bytes of its messages that it needed for labelling alone.
     """
@@ -98,7 +97,6 @@ def client_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, floa
     """Return the seconds of a client's training, labelling and sending in a round; latency counts as sending.
 
     Args:
-        cost: Its work and traffic.
         model: The cost model of its device.
 
     >>> device = CostModel(bandwidth_up=10, training=2.0, inference=1.0, first_pass=0.5, embedding=0.25)

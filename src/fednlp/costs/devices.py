@@ -102,8 +102,6 @@ class DeviceProfile:
     """The profile of one device; None for unknown figures.
 
     Attributes:
-        name: Name of the device.
-        source: Source of the figures.
         training: Seconds per example of a local step, forward and backward.
         inference: Seconds per example, forward only.
         watts_computing: Power in watts while it trains or predicts.

@@ -116,7 +116,6 @@ def assign_kinds(shares: ArrayLike, num_clients: int, seed: int) -> IntArray:
     Args:
         shares: Share of each kind, above 0.
         num_clients: Number of clients.
-        seed: The experiment's seed.
 
     >>> assign_kinds([0.5, 0.25, 0.25], 8, seed=0).tolist()
     [0, 2, 0, 1, 2, 1, 0, 0]

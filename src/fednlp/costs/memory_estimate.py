@@ -43,7 +43,6 @@ class ModelSizes:
 
     Attributes:
         parameters: Number of parameters of the whole model, trained or not.
-        shape: Sizes of its layers.
         length: Maximum number of tokens of a row.
         logits: Number of logits of a row, where they are many.
         rows: Maximum number of rows that labelling processes at once; None for a whole batch.
@@ -134,7 +133,6 @@ def peak_memory(
         parameters: Number of parameters of the whole model, trained or not.
         trained: Number of trained parameters; 0 for labelling, which has no backward pass.
         shape: Sizes of its layers, from :func:`layer_sizes`.
-        depth: The trained layers.
         batch: Number of examples of a batch.
         length: Number of tokens of the longest example of a batch, with padding.
         optimizer: ``"sgd"``, ``"momentum"`` (SGD with momentum), ``"adam"``, ``"adamw"`` or ``"adagrad"``.
@@ -197,7 +195,6 @@ def client_memory(
 
     Args:
         sizes: Sizes of model and texts.
-        depth: The trained layers.
         trained: Number of trained parameters.
         batch: Number of examples of a training batch; of a step, with ``max_tokens``.
         labelled: Number of examples of a labelling batch; 0 where clients do not label.

@@ -31,7 +31,6 @@ def row_check(task: str, columns: Mapping[str, str], names: Sequence[str], unlab
     """Return the check of a row for a task: it gives the row back, or what is wrong with it.
 
     Args:
-        task: Its name.
         columns: The task's columns: own names by canonical ones.
         names: All columns of the row, in their order.
         unlabelled: Whether a row may lack its label, which is then empty.
@@ -203,7 +202,6 @@ def view_of(
 
     Args:
         rows: The rows of the data set.
-        task: Its task.
         configured: The user's own names of columns, by the canonical ones.
         on_invalid_row: Whether an invalid row is refused or dropped.
         unlabelled: Whether a row may lack its label.
@@ -229,7 +227,6 @@ def answers_fault(context: str, answers: str) -> str | None:
     """Return what is wrong with a row's answers, or None: each must occur in the context at its position.
 
     Args:
-        context: The text.
         answers: JSON as in :mod:`fednlp.formulations`.
 
     >>> answers_fault("built in 1912", '[{"text": "in 1912", "start": 6}]')

@@ -151,7 +151,6 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
 
     Args:
         where: The file, for messages.
-        names: Its columns.
         configured: The result of :func:`configured_columns`; a task that does not use one of these does not fit.
 
     Raises:

@@ -34,7 +34,6 @@ class Features:
 
     Attributes:
         folder: Where the arrays lie; None for arrays in memory.
-        arrays: Values by column name.
         offsets: Offsets by ragged or text column name.
     """
 

@@ -315,7 +315,6 @@ def reader_rows(
     Args:
         path: The file.
         reader: Called with the path, the paths ``also``, and the options.
-        columns: What it yields.
         known: SHA-256 of the content where it is pinned; else sizes and times stand for it.
         also: Further files that belong to it.
     """
@@ -390,7 +389,6 @@ def parallel_files(path: Path, languages: Sequence[str]) -> list[Path] | None:
     Args:
         path: What comes before the language in their names (``folder/train`` for ``folder/train.de.gz``), or
             a folder with ``train.de`` and the others.
-        languages: Endings of their names.
     """
     stem = path / "train" if path.is_dir() else path
     found = [

@@ -125,7 +125,6 @@ def with_labels(data: TextData, names: Sequence[str]) -> TextData:
     """Return a data set whose labels are numbered by the places of their names in a list.
 
     Args:
-        data: The data set.
         names: The names of all labels, in the order of their ids; empty for a task without labels.
 
     Raises:

@@ -37,7 +37,6 @@ def sampled(
     the others.
 
     Args:
-        data: The whole data set.
         train_size: How many training examples to draw, in all or of each silo that is named; None for all.
         test_size: How many test examples to draw, the same way.
         field: The column whose values are the silos that may be named; None where there is none.

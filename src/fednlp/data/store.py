@@ -27,7 +27,6 @@ class Fault:
     """What is wrong with a row, and what to do; it takes the place of the row.
 
     Attributes:
-        message: It, for people.
         no_label: Whether the row has no label.
         silo: The silo that the row is of; empty where it is of none.
     """
@@ -97,7 +96,6 @@ class View:
     """How rows are read for a task.
 
     Attributes:
-        task: Its name.
         roles: What each column is for, by the column's own name.
         check: Makes the check of a row for column names.
         drop: Leave out the rows that do not pass; else the first of them is an error.
@@ -122,7 +120,6 @@ class Stored:
     """A memory-mapped table.
 
     Attributes:
-        table: Its columns are strings.
         content: SHA-256 of its rows and column names.
         dropped: How many rows were left out.
         reasons: Why the first few of them were.

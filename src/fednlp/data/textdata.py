@@ -120,7 +120,6 @@ class TextData:
 
         Args:
             split: Which table.
-            numbers: Rows of it.
         """
         texts: list[str] = self.column(split, self.text).take(np.asarray(numbers, dtype=np.int64)).to_pylist()
         if self.schema.kind == "tags":
@@ -134,7 +133,6 @@ class TextData:
 
         Args:
             split: Which table.
-            field: The column.
             names: The groups, such as those of the training table; by default those of this one.
 
         Returns:

@@ -78,7 +78,6 @@ def open_user_data(path: PathSetting, test_path: Path | None, reading: Reading) 
     Args:
         path: What :func:`fednlp.data.load_data` takes.
         test_path: The test set that goes with it.
-        reading: How they are read.
 
     Returns:
         The name of the data set, and its rows.
@@ -150,7 +149,6 @@ def _open_path(path: Path, reading: Reading) -> OpenedSet:
 
     Args:
         path: A file, a folder, or the common beginning of the names of two files, before the languages.
-        reading: How it is read.
 
     Raises:
         DataError: There is no such file, or it is not one data set.

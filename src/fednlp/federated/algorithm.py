@@ -32,13 +32,11 @@ class Algorithm:
     """One method of federated learning.
 
     Attributes:
-        name: For people.
         sample: Draws the cohort, which whoever knows the seed can foresee.
         weight: p_i of a client, from its number of examples.
         client: What a client computes (:mod:`fednlp.federated.client`).
         uplink: What happens to updates on their way to the server.
         downlink: What happens to the global model on its way to the clients.
-        aggregator: How updates become one.
         server: What the server does with it.
         min_clients: A round in which fewer clients come through stops the run.
         sends: Names of the vectors that a client sends; the first is the model's update.

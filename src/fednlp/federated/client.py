@@ -44,11 +44,7 @@ gradients and without dropout.
 
 
 class Outputs(Protocol):
-    """What a model computed of a batch.
-
-    Attributes:
-        loss: The task's mean loss.
-    """
+    """What a model computed of a batch."""
 
     loss: Tensor
 
@@ -101,7 +97,6 @@ class Local(Protocol):
     """One client's data, model and optimiser, for the time of a round.
 
     Attributes:
-        client: Its id.
         round: The number of the round in which it began, from 1.
         staleness: How many rounds ago the server had the model that this client starts from; 0 in synchronous rounds.
         momentum: Of the client's SGD; 0 for none.
@@ -200,10 +195,8 @@ def nearest_model(local: Local, x: Tensor, server: Mapping[str, Tensor], models:
     """Return which of the server's models has the least loss on a client's data; the first of equal ones.
 
     Args:
-        local: The client.
         x: The first model, flat.
         server: The others, by their names.
-        models: These names.
     """
     if not models:
         return "model"
@@ -216,7 +209,6 @@ class TrainRequest:
     """The server tells a client to train.
 
     Attributes:
-        client: Its id.
         round: From 1.
         weight: Its weight in the sum, over the cohort's :func:`fednlp.federated.sums.weight_unit`; in [0, 1].
         staleness: How many rounds ago the server had the model that is sent.
@@ -252,10 +244,7 @@ class ClientResult:
     """What a client reports along with its update; ``error`` says why it was dropped.
 
     Attributes:
-        client: Its id.
-        weight: As in the request.
         examples: Examples seen in local training, once per epoch.
-        steps: Local steps taken.
         loss: Sum over the steps of the mean training loss of the step's examples, times their number.
         error: None for a client that came through.
         bytes_down: Length of the message it got; None for the whole model, uncompressed.
@@ -300,7 +289,6 @@ class LossRequest:
     """The server asks a client for its loss before it draws the cohort.
 
     Attributes:
-        client: Its id.
         round: From 1.
     """
 
@@ -313,10 +301,8 @@ class ClientLoss:
     """A client's mean loss by the global model as it gets it, over all labels of its training examples.
 
     Attributes:
-        client: Its id.
         error: Why it did not answer; None if it did.
         loss: Without dropout.
-        examples: How many it has.
         bytes_down: Length of the message it got; None for the whole model, uncompressed.
         tensors_down: Tensors in that message; None for all.
     """
@@ -335,8 +321,6 @@ def failed(
     """Return the result of a client that is dropped because of an exception.
 
     Args:
-        request: What it was told.
-        error: Why it failed.
         bytes_down: Length of the message it got.
         tensors_down: Tensors in that message.
     """

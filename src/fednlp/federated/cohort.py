@@ -29,7 +29,6 @@ class Population:
 
     Attributes:
         sizes: int64 (clients,): training examples of each.
-        seed: The experiment's.
         seconds: float64 (clients,): how long each takes for a round by the simulated clock: to receive the model, train
             and send its update. None where ``[costs]`` says nothing of it.
     """
@@ -47,7 +46,6 @@ class Cohort:
     """Who trains in a round.
 
     Attributes:
-        clients: Distinct ids.
         staleness: For each, how many rounds ago the server had the model that it starts from; empty for 0.
         scale: For each, a factor of its weight; empty for 1.
         seconds: How long the round takes by the simulated clock, where that is not the slowest client's time.
@@ -109,10 +107,8 @@ class RoundPlan:
 
     Attributes:
         number: From 1.
-        cohort: Who is to train.
         weights: p_i of each client of the cohort, scaled.
         unit: The power of two that weights are divided by on their way (:func:`fednlp.federated.sums.weight_unit`).
-        population: All clients.
         weight: p_i of a client, from its number of examples.
         rate: The clients' learning rate over the rounds, as a factor.
         min_clients: The round counts if so many clients come through.
@@ -174,7 +170,6 @@ def fastest(sample: Sample, size: int) -> Sample:
     at Scale: System Design", section 2.2).
 
     Args:
-        sample: Draws the cohorts.
         size: How many updates a round needs.
 
     >>> four = Population(np.ones(4, dtype=np.int64), seconds=np.array([3.0, 1.0, 2.0, 1.0]))

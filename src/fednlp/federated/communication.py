@@ -53,8 +53,6 @@ def sent_shapes(uplink: Uplink, layout: Layout, sent: Sent | None) -> Shapes:
     """Return the shapes of an update's tensors as they travel.
 
     Args:
-        uplink: How.
-        layout: Of the update.
         sent: What is sent; None for all.
     """
     return uplink.chain.shapes(entry_shapes(_transformed(layout, sent)))
@@ -72,8 +70,6 @@ def encode_update(
     """Encode a client's update: the client's half.
 
     Args:
-        uplink: How.
-        layout: Of the update.
         update: Flat float32.
         key: Seed, round, client: what stochastic rounding and random choices are drawn from.
         sent: What is sent; None for all.
@@ -110,9 +106,6 @@ def decode_update(
     """Decode a client's update: the server's half.
 
     Args:
-        uplink: How it was encoded.
-        layout: Of the update.
-        update: What arrived.
         key: As the client had it.
         x: As the client had it.
 
@@ -178,9 +171,6 @@ def decode_broadcast(
     """Return the named tensors of a transformed model: the client's half.
 
     Args:
-        downlink: How it was encoded.
-        layout: Of the model.
-        message: What arrived.
         key: Seed, round and -1, since it is one message for all.
 
     Raises:
@@ -202,8 +192,6 @@ def bytes_down(
     """Return the length of what a client gets at the start of a round.
 
     Args:
-        downlink: How the model travels.
-        layout: Of the global model.
         sent: What of the model it gets; None for all. Derived tensors never travel themselves.
         vectors: How many of the server's vectors travel with the model.
         adapters: Low-rank ones that are averaged exactly.
@@ -219,8 +207,6 @@ def bytes_up(uplink: Uplink, layout: Layout, *, vectors: int = 0) -> int:
     """Return the length of what a client sends at the end of a round, if it sends all tensors.
 
     Args:
-        uplink: How the update travels.
-        layout: Of the global model.
         vectors: How many of the client's vectors travel with the update.
     """
     shapes = sent_shapes(uplink, layout, None)

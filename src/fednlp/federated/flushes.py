@@ -54,13 +54,9 @@ class Places:
     which starts from the newest model. Where no client is left, the place stays free until one is.
 
     Args:
-        seed: The experiment's.
-        clients: How many there are.
         concurrency: How many of them train at any time.
-        size: Updates in a flush.
 
     Attributes:
-        flushes: So far.
         began: The number of flushes when it began, for each client that trains or has an update in the buffer.
         buffer: The clients whose updates wait for the next flush, in the order of their arrival.
         gone: Clients that are not drawn any more.
@@ -101,7 +97,6 @@ class Places:
         """Put the update of a client that trains into the buffer, and flush it if it is full.
 
         Args:
-            client: Its id.
             now: By the simulated clock, if there is one.
         """
         self.buffer.append(client)
@@ -132,7 +127,6 @@ class FlushSchedule:
 
     Args:
         concurrency: How many clients train at any time.
-        buffer_size: Updates in a flush.
     """
 
     def __init__(self, concurrency: int, buffer_size: int) -> None:
@@ -160,9 +154,7 @@ class Timeline:
     buffer is full, it is flushed. Then every free place is taken.
 
     Args:
-        population: All clients.
         concurrency: How many clients train at any time.
-        buffer_size: Updates in a flush.
 
     Raises:
         ConfigError: How long clients take is not known, or there are fewer clients than a buffer holds.

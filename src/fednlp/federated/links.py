@@ -22,11 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Chain:
-    """Transforms in the order in which a sender applies them; an empty chain changes nothing, bit for bit.
-
-    Attributes:
-        steps: The transforms.
-    """
+    """Transforms in the order in which a sender applies them; an empty chain changes nothing, bit for bit."""
 
     steps: tuple[Transform, ...] = ()
 
@@ -47,7 +43,6 @@ class Chain:
         Args:
             encoded: Tensors of ``self.shapes(shapes)``.
             shapes: Shapes and dtypes of the original tensors.
-            key: The sender's key.
 
         Returns:
             float32 tensors of the original shapes, in the order of ``shapes``.
@@ -81,7 +76,6 @@ class Uplink:
     """How updates travel to the server.
 
     Attributes:
-        chain: Their transforms.
         error_feedback: Whether a client adds what compression lost of an update to its next one.
         pull: Which tensors a client sends.
         adapters: Low-rank ones whose products are averaged exactly (:mod:`fednlp.federated.lora`).

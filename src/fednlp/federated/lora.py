@@ -110,7 +110,6 @@ def lora_products(layout: Layout, x: Tensor, update: Tensor, pairs: Sequence[Lor
         layout: The layout of the shared tensors.
         x: float32, the server's model that the client began with, flat, with or without the table.
         update: float32, the client's update of it, flat, with or without the table; changed in place.
-        pairs: The adapters.
     """
     began, moved = _named(layout, x), _named(layout, update)
     for pair in pairs:
@@ -127,7 +126,6 @@ def exact_step(layout: Layout, x: Tensor, mean: Tensor, pairs: Sequence[LoraPair
         x: float32, the model after the server's step, flat, with the averaged A and B and the old W, which is changed
             in place.
         mean: float32, the mean update, flat, with the mean products in place of W (:func:`lora_products`).
-        pairs: The adapters.
     """
     model, found = _named(layout, x), _named(layout, mean)
     for pair in pairs:
@@ -137,12 +135,7 @@ def exact_step(layout: Layout, x: Tensor, mean: Tensor, pairs: Sequence[LoraPair
 
 @dataclass(frozen=True)
 class ExactAveraging(ServerUpdate):
-    """A server that averages, and then sets the base weights so that the model is the mean of the clients' models.
-
-    Attributes:
-        server: The averaging server.
-        pairs: The adapters.
-    """
+    """A server that averages, and then sets the base weights so that the model is the mean of the clients' models."""
 
     server: ServerUpdate
     pairs: tuple[LoraPair, ...]
@@ -176,7 +169,6 @@ def change_shapes(layout: Layout, pairs: Sequence[LoraPair], ranks: int) -> Shap
 
     Args:
         layout: The layout of the shared tensors.
-        pairs: The adapters.
         ranks: Sum of :func:`change_ranks` over the rounds since the client received its last model.
 
     >>> shapes = {"a": ((1, 9), "parameter"), "b": ((9, 1), "parameter"), "w": ((9, 9), "derived")}

@@ -24,7 +24,6 @@ def lazy_zeros(numel: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
     Args:
         numel: Number of its elements.
-        dtype: Of the elements.
     """
     if numel == 0:
         return torch.zeros(0, dtype=dtype)

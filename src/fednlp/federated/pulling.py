@@ -85,7 +85,6 @@ def choose(pull: Pull, layout: Layout, moved: np.ndarray, key: RngKey) -> Sent:
     """Return what is sent.
 
     Args:
-        pull: The rule.
         layout: The layout of the tensors.
         moved: float64 (entries,), from :func:`distances`.
         key: Seed, round and client, from which ``"random"`` draws its tensors, and all rules the part of one.

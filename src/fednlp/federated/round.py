@@ -68,9 +68,7 @@ def run_round(
     """Run round ``state.round + 1``: move the state, return the round's numbers.
 
     Args:
-        algorithm: The method.
         state: The server; moved in place, so that memory stays O(model).
-        population: All clients.
         runtime: Where they are.
         on_progress: Told how many clients of the cohort are through, and of how many that the round waits for.
 
@@ -103,10 +101,7 @@ def plan_round(algorithm: Algorithm, number: int, population: Population, cohort
     """Weigh the clients of a cohort.
 
     Args:
-        algorithm: The method.
         number: From 1.
-        population: All clients.
-        cohort: Who is to train.
 
     Raises:
         ConfigError: A weight is no finite number from 0.
@@ -135,9 +130,6 @@ def draw_cohort(algorithm: Algorithm, state: State, population: Population, ask:
     """Draw the cohort of the next round, and check it: ``sample`` may be of the user's own.
 
     Args:
-        algorithm: The method.
-        state: The server.
-        population: All clients.
         ask: Puts a question to clients, for a selection.
 
     Raises:
@@ -164,11 +156,7 @@ def draw_cohort(algorithm: Algorithm, state: State, population: Population, ask:
 
 @dataclass
 class _Asking:
-    """Asks clients for their losses, each once in a round (:data:`fednlp.federated.cohort.Ask`).
-
-    Attributes:
-        answers: So far.
-    """
+    """Asks clients for their losses, each once in a round (:data:`fednlp.federated.cohort.Ask`)."""
 
     algorithm: Algorithm
     number: int
@@ -194,10 +182,7 @@ def new_vectors(algorithm: Algorithm, state: State, clients: int, seed: int) -> 
     """Return the server's vectors before the first round: the method's, its models, and what it remembers of clients.
 
     Args:
-        algorithm: The method.
         state: The server, with the model that the run starts from.
-        clients: How many there are.
-        seed: The experiment's.
     """
     names = () if algorithm.selection is None else algorithm.selection.remembers
     models = algorithm.server.first_models(state.layout, state.params, seed) if algorithm.models else {}
@@ -226,8 +211,6 @@ def publish(algorithm: Algorithm, state: State, runtime: Runtime, key: RngKey, s
     """Send the global model, and the server's vectors that travel with it, to the clients.
 
     Args:
-        algorithm: The method.
-        state: The server.
         runtime: Where the clients are.
         key: Seed, round and -1, since it is one message for all: what stochastic rounding draws from.
         staleness: Of how many rounds ago the model is.
@@ -251,9 +234,6 @@ def late(algorithm: Algorithm, layout: Layout, request: TrainRequest, before: in
     It has cost the way down: the whole model is counted, whatever it would have chosen of it.
 
     Args:
-        algorithm: The method.
-        layout: Of the model.
-        request: What it was told.
         before: How many clients had delivered before it.
     """
     down = bytes_down(algorithm.downlink, layout, vectors=len(algorithm.receives))

@@ -23,8 +23,6 @@ class Runtime(Protocol):
         """Let the clients have a flat vector under a name, in place of the one before.
 
         Args:
-            name: Of the vector.
-            vector: As clients unpack it.
             message: The bytes that travel to them; None where they say what ``vector`` says.
         """
 

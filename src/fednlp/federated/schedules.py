@@ -19,7 +19,6 @@ class RateSchedule:
 
     Attributes:
         name: ``"constant"``, ``"linear"`` or ``"cosine"``.
-        rounds: Of the whole run.
         warmup: Rounds in which the factor rises.
         minimum: What the factor falls towards, in [0, 1].
     """

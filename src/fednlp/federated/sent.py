@@ -89,7 +89,6 @@ class Sent:
 
         Args:
             bounds: int64 (entries, 2).
-            layout: Of the vector.
         """
         entries, slices = [], []
         for number, (first, last) in enumerate(bounds.tolist()):
@@ -105,7 +104,6 @@ class Piece:
     """One tensor as it travels.
 
     Attributes:
-        name: Of the tensor.
         shape: The tensor's where it is whole; else one-dimensional.
         stretches: Of the flat vector, in the order in which they travel.
     """
@@ -148,7 +146,6 @@ def require_sent(entries: Any, slices: Any, layout: Layout, *, sliced: bool) -> 
     Args:
         entries: Numbers of whole entries; None for all.
         slices: ``[entry, first, last]`` of others; None for none.
-        layout: Of the update.
         sliced: Whether the method's clients send parts of tensors.
 
     Raises:

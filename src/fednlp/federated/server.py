@@ -41,9 +41,7 @@ class ServerUpdate(ABC):
         """Return the models that it keeps beside the first, flat, by the names in ``Algorithm.models``.
 
         Args:
-            layout: Of each.
             x: The first model, which the run starts from.
-            seed: The experiment's.
         """
         return {}
 
@@ -65,10 +63,6 @@ class ServerOptimizer(ServerUpdate):
 
     Attributes:
         name: ``"sgd"``, ``"adagrad"``, ``"adam"`` or ``"yogi"``.
-        learning_rate: eta.
-        momentum: Of SGD.
-        beta1: Of the adaptive ones.
-        beta2: Of Adam and Yogi.
         tau: Of the adaptive ones: how far they adapt.
         rate: The learning rate over the rounds, as a factor.
     """
@@ -116,7 +110,6 @@ class ServerOptimizer(ServerUpdate):
 
         Args:
             layout: What lies where in the flat tensors.
-            params: The global model.
             mean: The mean update. Stretches that no client sent stay as they are, and so do the vectors there.
             vectors: From :meth:`init`; updated in place too.
             round_number: Of the step, from 1.

@@ -63,7 +63,6 @@ class ClientStore:
         """Return a client's tensors as the last saved round left them; None if it has none.
 
         Args:
-            client: The client's id.
             saved: Number of the last saved round; records of later rounds are ignored.
 
         Returns:
@@ -105,7 +104,6 @@ class ClientStore:
         """Write a client's tensors of a round that is not saved yet.
 
         Args:
-            client: The client's id.
             round_number: Number of the round.
             tensors: Flat float32 tensors by name, of the sizes in ``fields``.
 
@@ -134,7 +132,6 @@ class ClientStore:
         """Discard a client's records of rounds that came to nothing.
 
         Args:
-            client: The client's id.
             round_number: Number of the first of these rounds.
             before: Number of the first later round whose record stays; None for none.
         """

@@ -154,7 +154,6 @@ class ExactSum:
 
         Args:
             values: uint32, one for each element of a stretch.
-            start: Its first element.
         """
         storage = self.storage.numpy()[start : start + len(values)]
         for first in range(0, len(values), _CHUNK):

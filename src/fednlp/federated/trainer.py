@@ -102,7 +102,6 @@ def federate(
         clients: Each client's data; anything with a length, which is the client's weight.
         algorithm: From :func:`fednlp.fedavg`, :func:`fednlp.fedopt`, ...
         num_rounds: Rounds.
-        seed: Draws the cohorts.
         seconds: How long each client takes for a round, for a method that goes by a simulated clock.
         test_data: If given, ``trainer.test(test_data)`` with the global model after each round.
         on_round: Called after each round with its report and its metrics.

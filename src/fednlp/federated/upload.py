@@ -45,8 +45,6 @@ class Upload:
 
     Attributes:
         model: The update as it is: in one process no bytes are made that would say the same.
-        encoded: Compressed, and packed.
-        masked: For secure aggregation.
         others: The method's other vectors, flat, by name.
     """
 
@@ -61,7 +59,6 @@ class StoredUpdate:
 
     Args:
         data: The message; of a file that is mapped privately (``mmap.ACCESS_COPY``).
-        layout: Of the update.
 
     Raises:
         RunError: The message is not what the layout asks for.
@@ -115,10 +112,6 @@ class Trained:
 def require_reported(result: ClientResult, algorithm: Algorithm) -> None:
     """Check that a client reports finite numbers under the names that its method declares.
 
-    Args:
-        result: What it reports.
-        algorithm: The method.
-
     Raises:
         RunError: It does not.
     """
@@ -137,9 +130,6 @@ def received(
     """Return what the server makes of an upload, as the aggregator adds it.
 
     Args:
-        upload: What arrived.
-        algorithm: The method.
-        layout: Of the vectors.
         x: The global model that the client had, flat.
         key: Seed, round, client.
 
@@ -165,12 +155,7 @@ def pack_upload(upload: Upload, layout: Layout) -> bytes:
 
 
 def upload_pieces(upload: Upload, layout: Layout) -> Iterator[bytes | memoryview]:
-    """Yield an upload as it travels: the model's message, then one for each other vector in their order.
-
-    Args:
-        upload: Of a client.
-        layout: Of the vectors.
-    """
+    """Yield an upload as it travels: the model's message, then one for each other vector in their order."""
     if upload.masked is not None:
         yield pack_masked(upload.masked)
         return
@@ -195,8 +180,6 @@ def masked_tail(masked: Residues, parameters: int, seconds: float) -> dict[str, 
 
     Args:
         masked: The masked update, what is reported if that is summed too, and the weight.
-        parameters: Elements of the update.
-        seconds: What masking took.
     """
     reports = masked[parameters:-1].tolist()
     facts = {"masked_weight": int(masked[-1]), "masking_seconds": seconds}
@@ -211,8 +194,6 @@ def unpack_upload(
     Args:
         data: What arrived, from anybody. From a file that is mapped privately (``mmap.ACCESS_COPY``), a plain update is
             not copied.
-        algorithm: The method.
-        layout: Of the vectors.
         result: What the client reports: which entries it sent, and which parts of others.
         masked: Whether the client was told to mask its update.
 
@@ -245,8 +226,6 @@ def upload_bytes(algorithm: Algorithm, layout: Layout, sent: Sent | None, *, mas
     """Return the length of an upload.
 
     Args:
-        algorithm: The method.
-        layout: Of the vectors.
         sent: What of the model's update the client sends; None for all.
         masked: Whether it masks its update.
     """
@@ -259,8 +238,6 @@ def model_bytes(uplink: Uplink, layout: Layout, sent: Sent | None) -> int:
     """Return the length of the message that holds the model's update.
 
     Args:
-        uplink: How it travels.
-        layout: Of the update.
         sent: What of it is in the message; None for all.
     """
     if uplink.plain:
@@ -274,7 +251,6 @@ def flat_of(data: bytes | memoryview, layout: Layout, into: Tensor | None = None
 
     Args:
         data: The message. Of a file that is mapped privately (``mmap.ACCESS_COPY``), little is in memory at a time.
-        layout: Of the vector.
         into: A vector that is overwritten; None for a new one.
 
     Raises:

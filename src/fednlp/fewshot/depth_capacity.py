@@ -57,8 +57,6 @@ class PlanDecision:
 
     Attributes:
         step: The step of the search.
-        candidate: The plan.
-        outcome: Its accuracy and time.
         reached: True if it reached the target.
     """
 
@@ -92,7 +90,6 @@ def search_plans(
     Args:
         layers: Number of the model's layers, 1 or more.
         target: The accuracy to be reached, 0 to 1.
-        evaluate: Evaluates a plan.
         fits: Returns whether a plan can be evaluated (memory); all can if left out. Where one fits, one with fewer
             layers in full usually does too, but need not (a model without biases).
 

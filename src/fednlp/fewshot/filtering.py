@@ -111,7 +111,6 @@ def filter_at_random(
         partition: The clients' training examples.
         usable: bool, by example number: the texts to choose among.
         fraction: Fraction of each client's usable texts to keep, above 0 and at most 1, rounded up.
-        rng: The random generator.
 
     Returns:
         bool, by example number; False wherever `usable` is False.

@@ -29,7 +29,6 @@ class GoldLabels:
         usable: bool, by example number: whether a text may be given a pseudo label.
         validation: int64, examples and labels that the server has for choosing a pace; empty where it has none.
         noisy_clients: int64, clients whose gold labels were made wrong; rising.
-        num_clients: All clients.
         label_names: Names of the labels, by class number.
     """
 
@@ -107,7 +106,6 @@ def draw_gold_labels(
         gamma: Concentration of the gold labels over clients, as for :func:`dirichlet_counts`.
         noisy_fraction: Share of noisy clients, 0 to 1, as for :func:`label_noise`.
         validation: Examples that the server has, at most; 0 for none.
-        seed: The experiment's seed.
 
     Raises:
         ConfigError: There are more gold labels than examples, gold and validation leave none to label, or a number is
@@ -151,7 +149,6 @@ def dirichlet_counts(total: int, gamma: float, sizes: IntArray, rng: np.random.G
         total: G, gold labels in all, 0 or more.
         gamma: Above 0. 0.001 puts them on one client or few, 100 spreads them about evenly.
         sizes: int64 (C), the training examples of each client.
-        rng: The random generator.
 
     Returns:
         int64 (C), of sum `total`, nowhere above `sizes`.
@@ -206,7 +203,6 @@ def choose_examples(
         counts: int64 (C), gold labels of each client, at most as many as it has examples.
         offsets: int64 (C+1) and
         indices: int64, the training examples of a :class:`~fednlp.partition.Partition`.
-        rng: The random generator.
 
     Returns:
         For each client with a gold label, in order, its example numbers, rising.
@@ -240,7 +236,6 @@ def label_noise(
         clients: (G), whose they are.
         fraction: Share of noisy clients among those with gold labels, 0 to 1, rounded to a whole client.
         num_labels: K, 2 or more unless no client is noisy.
-        rng: The random generator.
 
     Returns:
         The labels, int64 (G), and the noisy clients, rising.

@@ -73,7 +73,6 @@ def is_labelling_round(pace: Pace | FixedPacing, round_number: int, first_round:
     """Return whether clients label in a round: in the first round of a pace, and every f rounds from there.
 
     Args:
-        pace: The pace.
         round_number: The round, counted as ``first_round`` is.
         first_round: The first round with this pace.
 
@@ -96,7 +95,6 @@ def candidate_percentage(pace: Pace, labelling: int, reached: float = 0.0) -> fl
     """Return the percentage of a client's candidates that get a pseudo label at the g-th labelling of a pace.
 
     Args:
-        pace: The pace.
         labelling: g, counted from 1 since the pace began; 0 gives what was reached before.
         reached: The percentage that the paces before this one had reached. A change of pace changes the speed of the
             curriculum from there on, and never reduces the percentage.
@@ -217,7 +215,6 @@ def cost(
     C_infer + theta C_train = l_i n / f + theta l_t k (FeS, equation 1).
 
     Args:
-        pace: The pace.
         inference_seconds: l_i: one client's labelling.
         training_seconds: l_t: one training batch.
         theta: Weight of training against labelling.
@@ -248,7 +245,6 @@ def aug_e(
         inference_seconds: l_i: one client's labelling.
         training_seconds: l_t: one training batch.
         theta: Weight of training against labelling.
-        eta: Scale of the result.
         round_seconds: A round without labelling; 0 in the paper's equation.
 
     Raises:

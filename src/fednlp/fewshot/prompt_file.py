@@ -56,7 +56,6 @@ def prompts_of(path: str, table: Mapping[str, Any]) -> PromptSet:
 
     Args:
         path: Of the file, for messages.
-        table: What it holds.
 
     Raises:
         ConfigError: It is not valid.

@@ -99,7 +99,6 @@ def prompt_for(
     Args:
         choice: ``name[:pattern[:words]]``, see :class:`PromptChoice`.
         labels: Label names of the data.
-        tokenizer: The model's tokenizer.
         verbalizer: Words by label that replace those of the prompt set.
         decoder: Whether the model is one.
 
@@ -141,7 +140,6 @@ def with_prompt(options: Mapping[str, Any], labels: Sequence[str], tokenizer: An
     Args:
         options: ``[task]`` and the ``model_class``; a ``verbalizer`` replaces the words of the prompt set.
         labels: Label names of the data.
-        tokenizer: The model's tokenizer.
 
     Raises:
         ConfigError: As for :func:`prompt_for`, or there is a pattern as well.
@@ -189,10 +187,8 @@ def words_for(
     """Return the first table of words that has one for each label, each one token where the mask stands.
 
     Args:
-        prompts: The prompt set.
         pattern: The pattern; the position of its mask decides whether words have a leading space.
         labels: Label names of the data.
-        tokenizer: The model's tokenizer.
         table: Number of the only table to consider; None for all.
         decoder: Whether the model is one.
 

@@ -30,7 +30,6 @@ class RoundOrder:
     """The pace of a round, and the models to save, restore and delete before it.
 
     Attributes:
-        pace: The pace.
         iteration: i of Algorithm 1, from 0. Every trial of a search begins at the same one: random draws based on it
             give all trials the same cohorts and batches.
         labelling: g, counted since the pace began, if clients label in this round; else 0.

@@ -25,7 +25,6 @@ class PaceSearchRules:
         threshold: s: a new search begins where AUG-E falls below.
         window: Number of rounds over which AUG-E is computed between searches.
         theta: Weight of training against labelling in AUG-E.
-        eta: Scale of AUG-E.
         max_searches: Maximum number of searches after the first.
         rounds: Number of rounds of the whole run, trials included; a search that would not end before is not begun.
             None where it is not known.

@@ -23,7 +23,6 @@ class PaceTrial:
 
     Attributes:
         aug_e: AUG-E of its rounds.
-        cost: Cost of its pace.
         accuracy: Accuracy after its last round, 0 to 1.
     """
 
@@ -37,9 +36,7 @@ class PaceSearch:
     """The state of a search, from ``begin`` and ``tell`` of :mod:`fednlp.fewshot.search` and :func:`from_json`.
 
     Attributes:
-        rules: Rules of the search.
         paces: The paces of this search; between searches the candidates, the best first.
-        pace: The present pace.
         trials: Results of the finished trials of this search; None between searches.
         base: Iteration, accuracy and percentage reached at the point where this search's trials branch.
         age: Number of rounds with this pace in this branch.
@@ -95,7 +92,6 @@ def restored(
 
     Args:
         shape: The dataclass of the state.
-        state: The values.
         require: Called with the state; raises a :class:`RunError` where its parts do not fit together.
 
     Raises:

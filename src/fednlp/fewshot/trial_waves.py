@@ -31,7 +31,6 @@ class TrialWaves:
     """The state of a search between two rounds.
 
     Attributes:
-        rules: Rules of the search.
         paces: The paces of this search; between searches the candidates, the best first.
         tried: Results of the trials of the waves before this one.
         groups: The clients of the present wave; empty between searches.
@@ -105,11 +104,9 @@ def deal_groups(
     """Deal the clients with most labels to the control, and the idle ones to the paces, n that can label to each first.
 
     Args:
-        wave: The paces.
         labels: int64 (clients,), labelled examples of each client.
         candidates: int64 (clients,), texts of each client that may be given a pseudo label.
         idle: Number of clients that trials may have.
-        rng: The random generator.
 
     >>> labels, texts = np.array([3, 0, 3, 0, 0, 0]), np.array([9, 9, 9, 9, 9, 9])
     >>> deal_groups([Pace(1, 1, 1), Pace(1, 3, 1)], labels, texts, 4, np.random.default_rng(0))
@@ -250,7 +247,6 @@ def require_time(search: TrialWaves, idle: int) -> None:
     """Refuse a first search that would not end before the run.
 
     Args:
-        search: A new search.
         idle: Number of clients that trials may have.
 
     Raises:

@@ -34,7 +34,6 @@ def with_triggers(batch: Batch, tokens: Sequence[int], offsets: Sequence[int]) -
 
     Args:
         batch: Of prompt classification.
-        tokens: The triggers.
         offsets: Where each stands, in tokens from the place where words are scored.
 
     >>> batch = {"input_ids": torch.tensor([[1, 5, 4], [2, 3, 5]]), "places": torch.tensor([2, 5])}

@@ -28,7 +28,6 @@ class TriggerStep:
 
     Attributes:
         number: Of the step, from 1.
-        tokens: The triggers after it.
         likelihood: Of the gold labels, with these.
         changed: Whether the step set a trigger.
     """
@@ -86,8 +85,6 @@ def written_pattern(tokenizer: Any, tokens: Tokens, *, paired: bool) -> str | No
     Not every token can be written: BERT reads the text of the two tokens ``play`` and ``##ing`` as one, ``playing``.
 
     Args:
-        tokenizer: The model's.
-        tokens: The triggers.
         paired: Whether there are two texts.
     """
     words = tokenizer.decode(list(tokens), clean_up_tokenization_spaces=False).strip()
@@ -102,7 +99,6 @@ def stand_in_pattern(tokenizer: Any, count: int, *, paired: bool) -> str:
     """Return a pattern with which texts are encoded before triggers are found: one token, as often as asked.
 
     Args:
-        tokenizer: The model's.
         count: Number of triggers.
         paired: Whether there are two texts.
 

@@ -71,7 +71,6 @@ def candidate_words(
     """Return the tokens that are a whole word of letters where the mask of a pattern stands, by their number.
 
     Args:
-        tokenizer: The model's.
         pattern: Such as ``"{mask} News: {text}"``; with a space before the mask, words begin with one.
         among: The tokens that are looked at.
         decoder: Whether the model is one.

@@ -31,7 +31,6 @@ def bare_names(text: str, *roots: str) -> str:
     """Return text with the last parts of the paths in it alone: folders are those of one machine.
 
     Args:
-        text: For another machine.
         roots: Folders whose names may have blanks, which a pattern cannot tell from the words around a path.
 
     >>> bare_names("cannot read '/home/A B/start/x.json' (~/y/z is full), 7/12 of hf://a/b", "/home/A B")

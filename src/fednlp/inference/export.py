@@ -39,7 +39,6 @@ def export(
     shared model. Adapters are merged. The folder has the tokenizer and a model card.
 
     Args:
-        run: The run directory.
         out: The folder to make.
         client: Name or number of a client; None for the shared model.
         task: The run's task, as in :func:`fednlp.inference.model.open_trained`.
@@ -83,7 +82,6 @@ def export_clients(
     """Write the models of all clients of a run, a folder each, named after the client.
 
     Args:
-        run: The run directory.
         out: The folder to make them in.
         limit: Maximum number of clients.
         log: Called with a message for each client without a model of its own, which is left out.

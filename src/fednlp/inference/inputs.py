@@ -35,8 +35,6 @@ def rows_of_texts(trained: Trained, texts: Iterable[str], extra_columns: Mapping
     """Return texts as rows, which are read lazily.
 
     Args:
-        trained: The model.
-        texts: One text a row.
         extra_columns: Further columns by name, the same for every row.
 
     Raises:
@@ -160,11 +158,6 @@ def _columns(
 
 def row_of(task: str, text: str, extra_columns: Mapping[str, str]) -> Row:
     """Return the row of a text whose target is not known.
-
-    Args:
-        task: Name of the task.
-        text: The main input.
-        extra_columns: Further columns by name.
 
     Raises:
         DataError: A column is missing, or is not supported by the task.

@@ -21,7 +21,6 @@ def unknown_labels(data: TextData, split: Split, known: Collection[str]) -> dict
     """Count the examples with labels that a model does not know; of tags the words.
 
     Args:
-        data: The data to score.
         split: The part of it that is scored.
         known: The labels of the model.
 

@@ -46,11 +46,9 @@ class Trained:
     """The final model of a run, ready to predict.
 
     Attributes:
-        experiment: The run's configuration.
         task_spec: Name of the task, or ``"module:Class"``.
         task: The task as it was trained.
         model: The model, in evaluation mode, on ``device``.
-        tokenizer: The model's tokenizer.
         device: Where the model computes.
     """
 
@@ -138,7 +136,6 @@ def open_trained(
     """Load the model of a run, finished or stopped, or of a federation that this machine took part in.
 
     Args:
-        folder: The run directory.
         client: Name or number of the client whose model to load, where clients have models of their own.
         task: The run's task. Needed where it is a user's own class, ``"module:Class"``, since code that only a run
             directory names is never imported.
@@ -184,7 +181,6 @@ def device_for(runtime: Runtime, chosen: str | None = None) -> torch.device:
     machine, which need not be one of those that trained the model.
 
     Args:
-        runtime: Of the run.
         chosen: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; None for the device of the run.
 
     Raises:

@@ -30,7 +30,6 @@ class Prediction:
     """The prediction of a model for one row.
 
     Attributes:
-        row: The row's own columns.
         value: A label, an answer, a text, a number, or a list of ``{"word": ..., "tag": ...}``.
         probabilities: Probability of each label, 0 to 1, the likeliest first; None where not requested.
     """
@@ -56,7 +55,6 @@ def predict_texts(
     """Predict with the model of a run.
 
     Args:
-        folder: The run directory.
         texts: The text, the words with spaces between them, the question, or the source, one an example; a single
             one may be given by itself.
         extra_columns: Further columns, the same for every text: ``text_pair``, or the ``context`` of questions.
@@ -83,8 +81,6 @@ def predictions(
     """Predict rows in their order, in chunks of bounded memory.
 
     Args:
-        trained: The model.
-        inputs: The rows.
         probabilities: Return the probabilities of labels too.
         top: Number of labels to return, the likeliest; None for all.
 
@@ -134,7 +130,6 @@ def readable(trained: Trained, prediction: Any, row: Row) -> Any:
     """Return a prediction in readable form; tags with their words.
 
     Args:
-        trained: The model.
         prediction: Its prediction for the row.
         row: The row as the task reads it.
     """
@@ -178,8 +173,6 @@ def write_predictions(
     Args:
         path: The file; its suffix selects the format (:func:`fednlp.data.records.table_writer`). The cells of a
             ``.csv`` file are separated as in the one that the rows are from.
-        trained: The model.
-        inputs: The rows.
         probabilities: Write the probabilities of labels too.
         top: Number of labels to write, the likeliest; None for all.
         done: Called with the number of rows written so far.

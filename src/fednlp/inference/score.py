@@ -78,7 +78,6 @@ def evaluate_run(
     """Score the model of a run on a file, or on the run's own test set.
 
     Args:
-        folder: The run directory.
         path: A file in the format of the run's own data; for a known data set, one of its published files, or a file
             with the column names of its task. None for the run's test set.
         out: File for each row with its prediction: CSV, TSV or JSON lines by its suffix; None for no file.
@@ -167,7 +166,6 @@ def _file_of(
     """Load a file with the run's data settings; for a known data set it may have the canonical columns instead.
 
     Args:
-        experiment: Of the run.
         path: The file.
         task: Name of the task, if it is one of fednlp's.
         columns: The file's own names of columns, which come before those of the run's data.

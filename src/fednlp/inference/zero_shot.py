@@ -56,7 +56,6 @@ class PromptCheck:
 
     Attributes:
         number: Number of the pattern.
-        pattern: The pattern itself.
         reads: An example in the pattern, as the model reads it.
         tokens: Length of the pattern without any text, special tokens counted.
         words: The word of each label.
@@ -82,7 +81,6 @@ class _Scorer:
     Attributes:
         kind: The auto class of the model.
         model: The model itself, in evaluation mode.
-        tokenizer: Its tokenizer.
         limit: Maximum number of tokens of an example.
         scored: Told of the examples of each batch that is predicted.
     """
@@ -113,13 +111,11 @@ def check_prompts(
     """Check one pattern of a prompt set, or all of them, without training; on one thread.
 
     Args:
-        prompts: The prompt set.
         choice: The pattern and words; a pattern of None selects all, words of None the first that fit.
         model: Name or folder, as in ``[model] name_or_path``; a masked language model, or a decoder.
         data: A known data set, of which up to 500 test examples are predicted, spread evenly.
         path: Files of this data set, or the user's own.
         text: Column of the texts in these files.
-        label: Column of their labels.
         columns: The files' own names of other columns, such as ``{"text_pair": "answer"}``.
         scored: Told how many predictions are made, and of how many at most.
 
@@ -164,7 +160,6 @@ def available_data(prompts: PromptSet, path: str | None) -> str | None:
     """Return a downloadable data set of a prompt set; None if there is none, or with the user's own files.
 
     Args:
-        prompts: The prompt set.
         path: The user's own files, if any.
     """
     known = (name for name in prompts.data if name in CATALOGUE)
@@ -204,11 +199,8 @@ def _check_pattern(
     """Check one pattern.
 
     Args:
-        prompts: The prompt set.
         number: Number of the pattern.
-        pattern: The pattern.
         table: Number of the table of words; None for the first that fits.
-        scorer: The model.
         data: The data set to score on, if any.
         rows: Its examples that are predicted.
     """

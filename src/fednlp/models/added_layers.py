@@ -86,7 +86,6 @@ def with_added_layers(engine: Any, places: Mapping[str, Sequence[int]], initial:
     """Return a new model with further layers, and with all weights of the trained one.
 
     Args:
-        engine: A Hugging Face model.
         places: From :func:`fednlp.models.selection_spec.layer_places`.
         initial: As for :func:`added_layers_folder`.
 

@@ -241,7 +241,6 @@ def refuse_unusable(model: Any, source: str, fresh: Collection[str] = ()) -> Non
     """Refuse a model that was loaded and cannot be trained, whatever its data.
 
     Args:
-        model: With its weights.
         source: Where it is from.
         fresh: Names of the weights that were drawn anew.
 

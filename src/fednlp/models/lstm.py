@@ -87,7 +87,6 @@ class LstmModel(LstmPreTrainedModel):
     """Embedding and LSTM layers; padding, which must be at the end, changes no state.
 
     Args:
-        config: Its sizes.
         both_ways: Read in both directions, if the configuration says so too.
     """
 

@@ -245,7 +245,6 @@ def _other_parts(model: Any, source: str, report: Mapping[str, Any], resized: bo
     Poolers, and the attention of a decoder to an encoder, are drawn anew without a word: many checkpoints lack them.
 
     Args:
-        model: Loaded.
         source: Where it is from.
         report: Of transformers, with the missing and the unexpected keys.
         resized: Whether the experiment changes the configuration, so that layers may be missing on purpose.

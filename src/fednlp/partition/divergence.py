@@ -60,7 +60,6 @@ def label_counts(
     Args:
         partition: The examples of each client.
         labels: The label of every example of the published set, by example number.
-        num_labels: K.
         clients: Numbers of the clients; all if left out (a table of C x K numbers).
         split: ``"train"`` or ``"test"``.
 
@@ -83,7 +82,6 @@ def divergence_from_prior(
     Args:
         partition: The examples of each client.
         labels: The label of every example of the published training set, by example number.
-        num_labels: K.
 
     Raises:
         PartitionError: An example has no label from 0 to K-1.
@@ -121,7 +119,6 @@ def summary(
     Args:
         partition: The examples of each client.
         labels: The label of every example of the published training set, by example number.
-        num_labels: K, needed with labels.
     """
     sizes, tests = np.diff(partition.train_offsets), np.diff(partition.test_offsets)
     divergences = None

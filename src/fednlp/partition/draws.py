@@ -21,7 +21,6 @@ def dirichlet(rng: np.random.Generator, concentration: float, prior: ArrayLike, 
     "A simple method for generating gamma variables", 2000, section 6).
 
     Args:
-        rng: The random generator.
         concentration: Above 0; near 0 each row is one category, far above 1 each row is the prior.
         prior: Positive shares (K), sum 1.
         rows: Number of rows.
@@ -83,7 +82,6 @@ def equal_sizes(rng: np.random.Generator, examples: int, clients: int) -> IntArr
     """Return sizes that differ by at most one; the clients that get one more are drawn.
 
     Args:
-        rng: The random generator.
         examples: Number of examples.
         clients: Number of clients.
 
@@ -100,9 +98,7 @@ def skewed_sizes(rng: np.random.Generator, examples: int, clients: int, beta: fl
     """Return sizes in proportion to z ~ Dir_C(beta), each at least 1, by largest remainder.
 
     Args:
-        rng: The random generator.
         examples: Number of examples.
-        clients: C.
         beta: The concentration of every client's share, above 0; small is uneven.
 
     Raises:

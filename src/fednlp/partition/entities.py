@@ -27,7 +27,6 @@ def label_of(types: Mapping[str, int], known: Mapping[str, int], entity: Entity)
     Args:
         types: Number of the text's entities of each type.
         known: Number of entities of each type in all training texts.
-        entity: The rule.
 
     >>> known = {"PER": 90, "LOC": 40, "ORG": 7}
     >>> [label_of({"PER": 2, "ORG": 1}, known, rule) for rule in ("majority", "rarest")]

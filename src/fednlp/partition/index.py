@@ -190,7 +190,6 @@ def from_owners(
     Args:
         train_owners: The client of each training example, 0 to C-1; -1 leaves an example out.
         test_owners: The client of each test example, in the same form.
-        num_clients: C.
         train_numbers: The example numbers of the rows of `train_owners`; their positions if left out.
         test_numbers: The example numbers of the rows of `test_owners`; their positions if left out.
         client_names: See :class:`Partition`.

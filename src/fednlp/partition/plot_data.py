@@ -53,7 +53,6 @@ def overview(
     Args:
         partition: The examples of each client.
         labels: The label of every example of the published training set, by example number.
-        label_names: K names.
         limit: Maximum number of clients that are shown one by one.
     """
     clients = sample_clients(partition.num_clients, limit)

@@ -62,7 +62,6 @@ class Assignment:
 
     Attributes:
         owners: The client of each training example.
-        clients: C.
         train_groups: Label, cluster or field value of each training example, whose distribution in a client's training
             set its test set follows.
         test_groups: Label, cluster or field value of each test example.

@@ -162,7 +162,6 @@ def balanced_numbering(
     Args:
         owners: The client of each example, 0 to C-1.
         labels: The label of each example, 0 or more.
-        clients: C.
         seed: Any integer.
     """
     offsets, positions = client_runs(owners, clients)
@@ -188,7 +187,6 @@ def count_labels(
         offsets: (C+1), where each client's examples begin.
         labels: The labels of these clients' examples, client by client.
         rows: Numbers of the clients.
-        num_labels: K.
     """
     clients = rows.stop - rows.start
     cells = np.repeat(np.arange(clients) * num_labels, np.diff(offsets[rows.start : rows.stop + 1]))

@@ -33,12 +33,9 @@ class DPMechanism:
         clip: The norm that an update is clipped to.
         noise_multiplier: Standard deviation of the noise on the sum, over ``clip``.
         central: Whether the server adds the noise; otherwise the clients do, under secure aggregation.
-        sampling: How cohorts are drawn.
         clients: Number of clients.
         cohort: Clients in a round; with Poisson sampling on average.
         rounds: Rounds of the run.
-        delta: The guarantee's delta.
-        seed: The experiment's.
         distance: How far the clients' summed noise is from one discrete Gaussian
             (:func:`fednlp.privacy.noise.sum_distance`); None for the server's noise, which is real-valued.
         most_rounds: With the clients' noise: the number of rounds of the client that is drawn most often.

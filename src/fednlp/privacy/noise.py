@@ -22,7 +22,6 @@ def discrete_gaussian(sigma: float, count: int, rng: np.random.Generator) -> NDA
 
     Args:
         sigma: The parameter, in units; from 1 on the standard deviation, to 6 digits. 0 gives zeros.
-        count: How many.
         rng: :func:`os_generator` where privacy is meant in earnest; a derived one in a simulation.
 
     Returns:

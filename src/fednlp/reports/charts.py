@@ -30,7 +30,6 @@ class Line:
     """One method: points with what each belongs to (a round), or a level line without points along x.
 
     Attributes:
-        label: The method's name.
         look: How it is drawn, in matplotlib's terms: colour, width, marker or dashes.
         y: The values, in the chart's unit; one for a level line.
         x: Where they stand; empty for a level line.

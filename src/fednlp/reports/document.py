@@ -31,10 +31,6 @@ class Grid:
     """A table: first column to the left, the others are numbers unless ``words`` says otherwise.
 
     Attributes:
-        heads: A heading a column.
-        rows: The cells.
-        notes: Remarks under the table.
-        words: The cells are text.
         marked: Backticks in the cells begin and end code.
         best: Cells to mark as the best, (row, column).
         folders: The run directory that each row is about, for a page to link to; empty where rows are not runs.

@@ -41,7 +41,6 @@ def to_html(document: Document, folder: str | Path | None = None) -> str:
     """Return a document as one self-contained HTML page.
 
     Args:
-        document: A report.
         folder: Where the page will lie, so that it can link to the run directories; None for no links.
     """
     at = Path(folder).resolve() if folder is not None else None

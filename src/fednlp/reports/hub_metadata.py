@@ -22,8 +22,6 @@ def front_matter(
     """Return the YAML header; every string is quoted as JSON, which YAML reads as it stands.
 
     Args:
-        summary: The run's.
-        config: The run's.
         metrics: What the model itself scored, in the Hub's names.
         tests: Which of the data set's test examples it was scored on, to go behind its name.
         usable: Whether a pipeline of the task can use the model.
@@ -115,12 +113,7 @@ def _head(summary: Values) -> str:
 
 
 def use(summary: Values, config: Values) -> str:
-    """Return Python that loads the model of a run and asks it something, with what was put around texts in training.
-
-    Args:
-        summary: The run's.
-        config: The run's.
-    """
+    """Return Python that loads the model of a run and asks it something, with what was put around texts in training."""
     task, head = task_of(summary), _head(summary)
     lines = ["import fednlp.models.lstm  # has transformers know the model"] * (
         summary.get("model_type") == LSTM

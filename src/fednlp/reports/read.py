@@ -188,7 +188,6 @@ def curve(run: Run, metric: str) -> tuple[NDArray[np.int64], NDArray[np.float64]
     """Return the rounds on which a metric was measured, and its values.
 
     Args:
-        run: A run.
         metric: ``"train_loss"``, ``"seconds"``, ``"client_metrics.drift"`` ... of every round, or
             ``"global.accuracy"``, ``"personal.accuracy"`` ... of the rounds that evaluate.
 

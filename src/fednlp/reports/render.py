@@ -174,10 +174,6 @@ def fitting(table: Table, width: int) -> tuple[Table, list[str]]:
     """Leave out the last columns for which a terminal is too narrow; return the table and their headings.
 
     Headings may go over several lines, between words; numbers and names stay in one piece.
-
-    Args:
-        table: The comparison.
-        width: Characters of a line.
     """
     for count in range(len(table.columns), 0, -1):
         shown = replace(table, columns=table.columns[:count])

@@ -28,7 +28,6 @@ def round_text(
 
     Args:
         rounds: Number of rounds of the run.
-        metric: The task's.
         left: Estimate of the remaining seconds; None if unknown.
         at_sites: Whether the clients are sites, which may keep their losses and scores.
 

@@ -115,7 +115,6 @@ def image(figure: "Figure", form: str = "png", dpi: int = 160) -> bytes:
     """Return a figure on white as a file, the same bytes each time.
 
     Args:
-        figure: A figure.
         form: ``"png"``, ``"pdf"`` or ``"svg"``.
         dpi: Points an inch of a PNG.
     """
@@ -130,7 +129,6 @@ def svg(figure: "Figure", name: str, title: str) -> str:
     """Return a figure as an ``<svg>`` to put into an HTML page.
 
     Args:
-        figure: A figure.
         name: A word that no other figure of the page has; ids in the SVG begin with it.
         title: What the figure shows, for those who do not see it.
     """

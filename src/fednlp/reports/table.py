@@ -62,10 +62,8 @@ class TableRow:
     """One algorithm or baseline; a cell is None where no run measured it.
 
     Attributes:
-        label: Its name.
         baseline: Which baseline it is; None for none.
         seeds: Number of runs.
-        cells: By the columns' keys.
         kind: How its numbers are to be read; None for as the columns say.
         marked: Something speaks against the result of one of its runs, which the notes say.
     """

@@ -30,7 +30,6 @@ class Tracker:
     """Where numbers go. One that fails on the way is reported once and left alone: the run goes on.
 
     Attributes:
-        name: The tracker's own name.
         send: Sends the numbers of a round.
         finish: Ends its run, which is given: ``"finished"``, ``"interrupted"`` by the user, or ``"failed"``.
         failed: It takes no more numbers.

@@ -46,15 +46,10 @@ class Claim(BaseModel):
     """Something that the paper says of these figures and that can be checked.
 
     Attributes:
-        says: The claim.
         kind: ``rises`` and ``falls``: from row to row; ``highest`` and ``lowest``: the first row, of all;
             ``ratio``: the first row divided by the second; ``ratios fall``: that of each pair of rows, from pair to
             pair; ``close``: the difference of the first two.
-        rows: Names of rows.
         column: A found column; the first if left out.
-        at_least: Least ratio.
-        at_most: Greatest ratio.
-        within: Greatest difference.
         tried: Why it may disagree here, and what was tried; shown where it disagrees.
     """
 
@@ -156,7 +151,6 @@ def judge(claim: Claim, rows: Mapping[str, Values], errors: Mapping[str, float] 
     """Return whether a claim holds.
 
     Args:
-        claim: The claim.
         rows: Figures of the claim's column, by row; rows without any are missing or empty. What never came to pass
             with a seed is infinite; medians are then compared in place of means.
         errors: Standard errors of the figures on their test set, by row; they count where there is one seed. Rows

@@ -37,13 +37,7 @@ def is_of_curves(picture: str) -> bool:
 
 
 def found_curves(paper: Paper, entry: Entry, runs: Mapping[str, Run]) -> dict[str, FoundCurve]:
-    """Return the points of the curves of an entry's finished runs; none where it shows no curves.
-
-    Args:
-        paper: The paper.
-        entry: Its table or figure.
-        runs: Finished runs by name.
-    """
+    """Return the points of the curves of an entry's finished runs; none where it shows no curves."""
     if entry.curves is None:
         return {}
     every = {name: _points(run, entry.curves) for name, run in runs.items()}
@@ -54,8 +48,6 @@ def fitting(paper: Paper, entry: Entry, curves: Mapping[str, FoundCurve]) -> dic
     """Return the curves of what the entry shows and of its own runs, in the order of the manifest.
 
     Args:
-        paper: The paper.
-        entry: Its table or figure.
         curves: By name of the run.
     """
     by_group: dict[str, list[str]] = {}
@@ -71,8 +63,6 @@ def charts_of(
     """Yield the pictures of a table's curves with what they show: one for each data set and metric.
 
     Args:
-        paper: The paper.
-        entry: Its table or figure.
         curves: Those that are :func:`fitting`.
     """
     if entry.curves is None:

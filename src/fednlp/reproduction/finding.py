@@ -39,8 +39,6 @@ class Evidence:
     """What is known of the jobs of a folder.
 
     Attributes:
-        outcomes: What finished jobs left.
-        record: How long jobs took.
         reasons: Why unfinished tables and figures are unfinished, by paper and id.
         pictures: Pictures of tables and figures but those of curves, by paper and id.
     """
@@ -72,7 +70,6 @@ def find_results(papers: Mapping[str, Paper], works: Sequence[Work], evidence: E
 
     Args:
         papers: Papers by their words on the command line.
-        works: Their tables and figures.
         evidence: What is known of the jobs.
     """
     return Results(
@@ -172,7 +169,6 @@ def state_of(shown: bool, finished: bool) -> State:
 
     Args:
         shown: Some of it is there.
-        finished: All of it is.
     """
     if not shown:
         return "not made"
@@ -190,11 +186,6 @@ def found_column(
     """Return a column with Spearman's correlation with what was published.
 
     Args:
-        paper: The paper.
-        entry: Its table or figure.
-        column: The column.
-        figures: By row and seed.
-        uncertain: Standard errors by row.
         never: By row, the seeds that never reached the column's target.
     """
     found = _with_never(figures, never)

@@ -91,7 +91,6 @@ class Job:
         """Do what is left.
 
         Args:
-            callback: Reports progress.
             process: Where it is done; None for this process.
 
         Raises:
@@ -112,7 +111,6 @@ def _partition_here(experiment: dict[str, Any], folder: str, say: Say) -> None:
     Args:
         experiment: The sections of its settings.
         folder: Where it lies.
-        say: Told of messages.
     """
     _make_partition(Experiment(**experiment), Path(folder), lambda text: say({"log": text}))
 
@@ -127,8 +125,6 @@ class Work:
     """A table or figure and its jobs.
 
     Attributes:
-        paper: The paper.
-        entry: The table or figure.
         jobs: Jobs by key of the runs, or by row for partitions; those whose data are missing are left out.
         before: Jobs that have to be finished before the others.
         reason: Why nothing, or not all of it, can be made; empty otherwise.

@@ -105,13 +105,7 @@ def _without(results: Results, other: set[str]) -> Results:
 
 
 def known(paper: Paper, entry: Entry, joined: Sequence[Results]) -> frozenset[str]:
-    """Return the names of a table's runs or partitions that need not be made, since joined results have their figures.
-
-    Args:
-        paper: The paper.
-        entry: Its table or figure.
-        joined: The joined results.
-    """
+    """Return the names of a table's runs or partitions that need not be made, since joined results have their figures."""
     return frozenset(
         name
         for results in joined
@@ -156,9 +150,7 @@ def unite(papers: Mapping[str, Paper], here: Results, joined: Sequence[Results])
     of the first that finished it, or else of the first that began it. So nothing changes if the same is joined again.
 
     Args:
-        papers: The papers by name.
         here: What was found here of these papers.
-        joined: The joined results.
     """
     every = [here, *joined]
     runs: dict[str, FoundRun] = {}
@@ -294,7 +286,6 @@ def _with_means(paper: Paper, findings: Sequence[Finding]) -> list[Finding]:
     """Return what was found of a paper's tables, with the figures of those that are means over others.
 
     Args:
-        paper: The paper.
         findings: Of all of its tables, as they are joined.
     """
     found = {one.id: one for one in findings}
@@ -398,7 +389,6 @@ def shown_pictures(
     Args:
         papers: The papers that are shown.
         united: What was found here and in the joined folders.
-        here: What was found here.
         drawn: The pictures drawn here, without learning curves.
         joined: PNG files by name.
     """

@@ -39,7 +39,6 @@ def expected_seconds(jobs: Collection[Job], record: Record, at_once: int = 1) ->
     others it is the manifest's time, by the factor by which this machine was slower so far.
 
     Args:
-        jobs: The jobs.
         record: How long those of this folder took.
         at_once: How many are done at once. The time of each is its share of the clock.
     """
@@ -63,7 +62,6 @@ def slowness(record: Record, expected: Mapping[str, float], at_once: int = 1) ->
     taken to have a core.
 
     Args:
-        record: The record.
         expected: Expected seconds of the finished jobs.
         at_once: How many are done at once.
     """
@@ -133,7 +131,6 @@ def choose(steps: Sequence[Step], seconds: float) -> list[Step]:
 
     Args:
         steps: Steps that are not finished.
-        seconds: Time left.
     """
     chosen: list[Step] = []
     taken: set[str] = set()
@@ -225,10 +222,8 @@ class Making:
     """Some tables and figures of one folder that are made while a budget lasts.
 
     Args:
-        asked: The tables and figures.
         out: The folder.
         record: How long its jobs took: of jobs at once, each its share of the time.
-        callback: Reports progress.
         end: When the budget is spent.
         now: The clock, in seconds.
         at_once: How many jobs are done at once.

@@ -71,7 +71,6 @@ class Runs(_Table):
 
     Attributes:
         experiment: A TOML file (:meth:`Paper.experiment_of`), or the name of an experiment that comes with fednlp.
-        methods: Its variants, or algorithms.
         baselines: ``centralised``, ``chained``, ``local``, ``majority``.
         seeds: Number of seeds, from the experiment's own upwards.
         set: Settings over the file's, ``"a.b=c"``.
@@ -102,7 +101,6 @@ class Partitioned(_Table):
     """A partition of a data set, which no model is trained on.
 
     Attributes:
-        dataset: A known data set.
         options: Keys of ``[partition]``.
         seeds: With how many seeds it is drawn.
         data: Name of the data whose folder ``--data NAME=DIR`` gives; empty where they are fetched.
@@ -118,7 +116,6 @@ class Column(_Table):
     """A column of found figures.
 
     Attributes:
-        name: Its heading.
         run: Key of the runs; empty where the rows say it.
         method: The method, in which ``{}`` stands for the row's; empty for the row's own.
         measure: What its cells show; the entry's measure if left out.
@@ -139,12 +136,7 @@ class Column(_Table):
 
 
 class Cell(_Table):
-    """A cell whose figure is of other runs than those of its row and column.
-
-    Attributes:
-        run: Key of the runs.
-        method: The method.
-    """
+    """A cell whose figure is of other runs than those of its row and column."""
 
     run: str
     method: str
@@ -178,15 +170,11 @@ class Entry(_Table):
     Attributes:
         id: ``table2`` or ``figure4b``.
         title: As in the paper, ``Table 2``.
-        shows: What it shows.
         here: How it is made here.
         impossible: Why it cannot be made; empty where it can.
         benchmark: The command that measured what its rows have as found, where no runs of experiments do.
         runs: Keys of the paper's runs.
-        partitions: Partitions by row.
         measure: What the columns show that say nothing else.
-        columns: Found columns.
-        rows: Rows.
         claims: Claims that can be checked.
         curves: A learning curve to draw.
         curves_by: What it is drawn over.
@@ -283,9 +271,6 @@ class Paper(_Table):
 
     Attributes:
         number: As on the command line, ``"000"``.
-        name: A word for it.
-        title: The paper's title.
-        source: Authors, year and address.
         runs: Runs by key; several tables may read the same.
         entries: Tables and figures, in the paper's order.
     """

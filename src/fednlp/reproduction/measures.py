@@ -110,9 +110,7 @@ def _targets(
     """Return the value that a column is about reaching, by seed: its own, or a method's last score with this seed.
 
     Args:
-        work: The entry.
         runs: Its finished runs by key and method.
-        column: The column.
         part: Which of their scores.
     """
     if not isinstance(column.target, str):
@@ -131,8 +129,6 @@ def unreached(work: Work, outcomes: Outcomes, column: Column) -> dict[str, list[
     """Return by row the seeds whose finished run never reached the column's target.
 
     Args:
-        work: The entry.
-        outcomes: What is finished.
         column: The column; of another measure than one to a target no run is meant.
     """
     if (column.measure or work.entry.measure) not in TO_TARGET:

@@ -29,7 +29,6 @@ def run_name(runs: Runs, method: str, seed: int) -> str:
 
     Args:
         runs: The paper's runs of one key.
-        method: Its method or baseline.
         seed: Its seed, as in its settings.
     """
     return name_of(group(runs, method), seed)

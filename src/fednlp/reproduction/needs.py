@@ -30,7 +30,6 @@ def expected_minutes(paper: Paper, entries: Sequence[Entry], most_seeds: int = 1
     """Return the expected minutes of entries, and whether all of them were measured.
 
     Args:
-        paper: The paper.
         entries: Some of its tables and figures; what several of them share counts once.
         most_seeds: At most so many seeds.
     """

@@ -37,7 +37,6 @@ class Partitioning:
         train: Its training examples.
         test: Its test examples.
         content: A digest of the content of its data, as of a run; empty where it is not known.
-        view: What its pictures show.
     """
 
     divergence: float
@@ -51,12 +50,7 @@ class Partitioning:
 
 @dataclass(frozen=True)
 class Outcomes:
-    """Finished jobs by name.
-
-    Attributes:
-        runs: Their runs.
-        partitions: Their partitions.
-    """
+    """Finished jobs by name."""
 
     runs: Mapping[str, Run]
     partitions: Mapping[str, Partitioning]

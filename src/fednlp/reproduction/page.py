@@ -84,12 +84,7 @@ _STATES = {"made": "made", "in part": "made in part", "not made": "not made", "i
 
 
 def pages(results: Results, drawn: Mapping[str, Picture]) -> dict[str, Document]:
-    """Return the pages by the stems of their files.
-
-    Args:
-        results: What was found.
-        drawn: Its pictures by name.
-    """
+    """Return the pages by the stems of their files."""
     made = {paper.stem: _paper_page(results, paper, drawn) for paper in results.papers}
     return {OVERVIEW: _overview(results)} | made
 

@@ -67,8 +67,6 @@ class Preparation:
         """Return the jobs of a table or figure whose data are there, and why others are not among them.
 
         Args:
-            paper: The paper.
-            entry: Its table or figure.
             joined: What others found, who share the work.
 
         Raises:

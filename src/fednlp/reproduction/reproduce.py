@@ -66,7 +66,6 @@ def reproduce(
     within the budget, and a run that goes beyond it is stopped after a round and can go on in the next call.
 
     Args:
-        request: What is asked for.
         budget: Seconds; 0 to write the pages alone.
         out: The folder; a second call goes on there.
         callback: Reports progress; by default as for :func:`fednlp.run`.

@@ -37,8 +37,6 @@ class FoundRun(Part):
     """A run or partition that was begun.
 
     Attributes:
-        finished: Whether it is finished.
-        seconds: What it took, measured.
         cpu_seconds: CPU seconds of its processes; None where they are not known.
         processor: Of the machine of a finished run; empty for others and for partitions. A GPU that trained stands
             behind a plus sign.
@@ -59,9 +57,6 @@ class FoundColumn(Part):
     """A column of found figures.
 
     Attributes:
-        name: Its heading.
-        measure: What its cells show.
-        figures: By row and seed.
         spearman: Spearman's correlation with the published figures; None where there is none.
         ranked: Number of rows that it is of.
         errors: By row, the standard error of its accuracies on their test set, in points; without other figures.
@@ -99,7 +94,6 @@ class FoundBounds(Part):
         of: A ratio, or a difference (``close``).
         rows: The two rows that are compared.
         at_least: The least; None where there is no such bound.
-        at_most: The greatest.
         found: The ratio or difference of the means that were compared; None where one is missing or infinite.
     """
 
@@ -114,8 +108,6 @@ class FoundClaim(Part):
     """A claim of the paper and what was found of it.
 
     Attributes:
-        says: The claim.
-        verdict: What was found.
         tried: Why it may disagree, and what was tried; empty where nothing was.
         bounds: What counts as agreement; None where the claim has no bounds, or they are not known.
     """
@@ -136,7 +128,6 @@ class FoundPicture(Part):
 
     Attributes:
         name: The stem of its file.
-        caption: What it shows.
         curves: The number of curves whose points it is drawn of; 0 of other pictures, and where it is not known.
     """
 
@@ -153,7 +144,6 @@ class FoundCurve(Part):
         metric: The metric of the run's task.
         data: The name of its data set.
         rounds: The rounds of the points, rising; there are none where nothing was measured.
-        values: Their values.
         seconds: The simulated time up to each of them; empty where the run does not count it.
     """
 
@@ -177,7 +167,6 @@ class FoundData(Part):
     """A data set as a table's runs or partitions used it.
 
     Attributes:
-        name: Its name.
         train: Training examples used; None where it is not known.
         test: Test examples used.
         own_tests: Whether the test examples were split off the clients' training examples.
@@ -200,11 +189,7 @@ class Finding(Part):
     """A table or figure: what was published, and what was found.
 
     Attributes:
-        id: As in the manifest.
-        title: As in the paper.
-        shows: What it shows.
         here: How it is made here.
-        command: What makes it alone.
         state: Whether all, some or none of its runs are finished, or there is nothing to make.
         reason: Why it is not finished; empty where it is.
         runs: Names of its runs or partitions, also of those that were not begun.
@@ -213,7 +198,6 @@ class Finding(Part):
         measured: Whether those were measured; otherwise they are an estimate.
         rows: Rows with the published figures.
         columns: Columns with the figures found.
-        claims: The paper's claims.
         pictures: Pictures of what was found.
         data: The data of its finished runs or partitions.
         curves: The points of the curves of its finished runs, by name; where there are none, they are not known.
@@ -260,9 +244,6 @@ class PaperResults(Part):
 
     Attributes:
         number: As on the command line; empty for a manifest of the user's.
-        name: A word for it.
-        title: The paper's title.
-        source: Authors, year and address.
         command: What makes all of it.
         libraries: Versions of libraries that they used.
         entries: Tables and figures, in the paper's order.
@@ -320,7 +301,6 @@ class Results(Part):
 
     Attributes:
         runs: What was begun of the papers' runs and partitions, by name.
-        papers: The papers.
     """
 
     runs: dict[RunName, FoundRun]

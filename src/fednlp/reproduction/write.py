@@ -84,8 +84,6 @@ def write_pages(results: Results, drawn: Mapping[str, Picture], folder: Path) ->
     """Write the pages as Markdown and HTML, with their figures, in place of those of earlier calls.
 
     Args:
-        results: What was found.
-        drawn: Its pictures by name.
         folder: Where they are written.
 
     Returns:

@@ -58,14 +58,7 @@ class Worker(Protocol):
         """Return an empty total of updates."""
 
     def receive(self, request: Any, answer: Any, vectors: Vectors, total: Any) -> Any:
-        """Put the part of an answer that is for the total into it, and return the rest: the server's half.
-
-        Args:
-            request: What was asked.
-            answer: What a handler returned.
-            vectors: What was published.
-            total: Of updates.
-        """
+        """Put the part of an answer that is for the total into it, and return the rest: the server's half."""
 
     def merge(self, total: Any, other: Any) -> None:
         """Add another worker's total to one, and empty the other."""

@@ -30,7 +30,6 @@ def merge_below(comm: Any, arriving: Arriving, total: Any) -> None:
     Args:
         comm: The communicator of all ranks.
         arriving: Where totals arrive.
-        total: This rank's own.
     """
     for rank in _children(comm.Get_rank(), comm.Get_size()):
         _receive(comm, rank, arriving.room)

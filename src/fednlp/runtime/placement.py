@@ -56,10 +56,6 @@ def gpu_share(workers: int, gpus: int) -> float:
 
     A share is of one GPU and no sum of rests of several; it is a multiple of 0.0001, as Ray counts.
 
-    Args:
-        workers: Of the whole cluster.
-        gpus: Of the whole cluster.
-
     >>> gpu_share(2, 4), gpu_share(6, 4), gpu_share(3, 1), gpu_share(2, 0)
     (1.0, 0.5, 0.3333, 0.0)
     """
@@ -74,7 +70,6 @@ def most_workers(machines: Sequence[tuple[int, int]], threads: int, share: float
 
     Args:
         machines: Cores and GPUs of each.
-        threads: Cores of a worker.
         share: Of a GPU; 0 where a worker needs none.
 
     >>> most_workers([(6, 0), (6, 0)], 4, 0.0), most_workers([(2, 4), (16, 0)], 1, 1.0)

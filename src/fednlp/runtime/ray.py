@@ -41,7 +41,6 @@ class Ray:
     """The engine of Ray.
 
     Args:
-        workers: How many actors.
         factory: ``"module:function"`` that builds a worker in an actor from arguments.
         threads: torch threads, and cores, of each actor.
         preload: Modules that the factory will need.

@@ -21,8 +21,6 @@ def gpus_each(workers: int, threads: int, asked: bool) -> float:
     """Return how much of a GPU each actor asks for.
 
     Args:
-        workers: How many actors.
-        threads: Cores of each.
         asked: Whether they ask for GPUs at all.
 
     Raises:

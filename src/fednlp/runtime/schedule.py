@@ -19,7 +19,6 @@ def schedule(work: Sequence[float], workers: int) -> list[int]:
 
     Args:
         work: How long each takes, from 0, in any unit; all 0 where nothing is known.
-        workers: How many there are.
 
     Returns:
         The numbers of the requests; their own order for a single worker, or where nothing is known.
@@ -44,7 +43,6 @@ def scheduled(requests: Sequence[Request], work: Callable[[Request], float], wor
     Args:
         requests: What is to be done.
         work: Predicts how long a request takes; a single worker does not ask.
-        workers: How many there are.
     """
     if workers == 1:
         return list(range(len(requests)))
@@ -85,7 +83,6 @@ def _best_exchange(given: list[float], got: list[float], gap: float) -> tuple[in
     Args:
         given: Work of the requests of the fullest share.
         got: Work of those of the emptiest; its length stands for nothing in return.
-        gap: Between the two shares.
     """
     offered, returned = np.array(given), np.array([*got, 0.0])
     order = returned.argsort(kind="stable")

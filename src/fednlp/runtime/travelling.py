@@ -96,7 +96,6 @@ class RemoteWorker:
     Args:
         factory: ``"module:function"`` that builds the worker.
         arguments: JSON values for it.
-        threads: torch threads.
     """
 
     def __init__(self, factory: str, arguments: dict[str, Any], threads: int) -> None:
@@ -119,11 +118,7 @@ class RemoteWorker:
 
 
 class Arriving:
-    """The totals of remote workers as they arrive, one after the other.
-
-    Args:
-        worker: Of this process.
-    """
+    """The totals of remote workers as they arrive, one after the other."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker

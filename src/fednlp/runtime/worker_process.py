@@ -25,7 +25,6 @@ class WorkerCommand:
     Attributes:
         number: Of the worker, from 1.
         factory: ``"module:function"`` that builds the worker.
-        threads: Its torch threads.
         preload: Modules that the factory will need.
     """
 

@@ -75,9 +75,7 @@ class SecureCollection:
     """One round's collection of masked updates.
 
     Args:
-        aggregator: The rule.
         plan: Of the round.
-        layout: Of the update.
     """
 
     def __init__(self, aggregator: SecureMean, plan: RoundPlan, layout: Layout) -> None:

@@ -53,7 +53,6 @@ def lagrange(sources: Sequence[int], targets: Sequence[int], p: int = PRIME) -> 
 
     Args:
         sources: Points that differ modulo p.
-        targets: Points, any.
         p: A prime of at most 31 bits.
 
     Returns:

@@ -118,7 +118,6 @@ def neighbours(ids: Sequence[int], k: int, permutation: Sequence[int]) -> dict[i
     k clients go. For k >= n - 1 all are neighbours.
 
     Args:
-        ids: The clients, each once.
         k: Neighbours of each; even, or the number of clients is.
         permutation: The numbers 0..n-1 in random order, not to be foreseen by a client.
 

@@ -92,7 +92,6 @@ def verify(public: bytes, signature: bytes, data: bytes) -> None:
     Args:
         public: The signer's public key, 32 bytes.
         signature: 64 bytes.
-        data: What was signed.
 
     Raises:
         SecureAbort: The signature is of other data, by another signer, or malformed.
@@ -109,7 +108,6 @@ def agree(own: KeyPair, other: bytes, info: bytes) -> bytes:
     """Return the key that two parties share, 32 bytes: the same from either side.
 
     Args:
-        own: The own pair.
         other: The peer's public key, 32 bytes.
         info: What the key is for (:func:`context`); both sides must give the same.
 
@@ -165,9 +163,7 @@ def context(protocol: str, round_number: int, purpose: str, *ids: int, run: byte
     takes the sender first.
 
     Args:
-        protocol: The protocol's name.
         round_number: The round, from 0; below 2^64, as every id.
-        purpose: The purpose's name.
         ids: The clients it is between.
         run: The run's nonce, 16 bytes; empty where the round is of no run.
 
@@ -195,7 +191,6 @@ def seal(key: bytes, plain: bytes, associated: bytes) -> bytes:
 
     Args:
         key: 32 bytes.
-        plain: What to encrypt.
         associated: What to authenticate with it without sending it (:func:`context`).
 
     Returns:

@@ -77,8 +77,6 @@ class LightSecAggClient:
         """Return the client of a saved state.
 
         Args:
-            spec: As before.
-            own: As before.
             state: From :meth:`saved`.
             piece: The own one at that time; the client may overwrite it.
             delivered: What :meth:`receive` was given; None if it was not called yet.

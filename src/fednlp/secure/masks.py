@@ -116,7 +116,6 @@ def field_mask(seed: bytes, count: int, modulus: int = 2**31 - 1) -> NDArray[np.
 
     Args:
         seed: 32 bytes.
-        count: Length of the mask.
         modulus: 2 to 2^32.
 
     Raises:

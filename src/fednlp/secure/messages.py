@@ -251,7 +251,6 @@ def from_bytes(data: bytes, kind: type[M], limit: int) -> M:
     of ``data``.
 
     Args:
-        data: What arrived, from anybody.
         kind: The class of message that is expected.
         limit: The most rows it may have.
 

@@ -21,7 +21,6 @@ def masked_numbers(numbers: Sequence[int], bits: int, masking: Mapping[str, Any]
     """Return a client's numbers as masked residues.
 
     Args:
-        numbers: What it adds.
         bits: Of a number at most.
         masking: As :meth:`NumberSum.begin` returns it.
     """
@@ -38,7 +37,6 @@ class NumberSum:
 
     Args:
         params: The numbers of the protocol.
-        clients: Who takes part.
         round_number: The round.
         numbers: How many numbers each client adds.
         bits: Of a number at most.

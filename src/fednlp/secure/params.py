@@ -66,9 +66,7 @@ def make_params(
     Args:
         protocol: ``"secagg"``, ``"secagg+"`` or ``"lightsecagg"``.
         cohort: Clients of a round.
-        parameters: Elements of an update.
         largest_weight: No client's weight is larger.
-        seed: The experiment's.
         clip: The largest absolute value of an element of an update; with noise, also the norm that updates are cut to.
         dropout: The largest fraction of the cohort that drops out, in [0, 1).
         max_colluding: The largest fraction of the cohort that colludes with the server, in [0, 1).

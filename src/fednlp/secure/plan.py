@@ -60,7 +60,6 @@ def make_plan(
 
     Args:
         protocol: ``"secagg"``, ``"secagg+"`` or ``"lightsecagg"``.
-        clients: Size of the cohort.
         dropout: The largest fraction of the cohort that drops out, in [0, 1).
         max_colluding: The largest fraction of the cohort that colludes with the server, in [0, 1).
         bits: Bits of an encoded element; by default as many as the sum has room for, at most 24.

@@ -56,7 +56,6 @@ class SecureRound:
         params: The numbers of the run.
         round_number: The round.
         weights: Weight of each client of the cohort.
-        parameters: Elements of an update.
         sessions: Opens the session: with all parties in this process, or with the clients elsewhere.
         extra: Residues between the update and its weight: the digits of what clients report, which is summed too.
 
@@ -117,9 +116,7 @@ class SecureRound:
         """Count in a client whose masked update was added to the sum.
 
         Args:
-            client: Its id.
             masked_weight: The last residue of its masked vector, which the sum of updates has no place for.
-            seconds: What masking took it.
             masked_reports: The residues before that one, of what it reports.
         """
         self._masked_reports += np.array(masked_reports, dtype=np.int64)

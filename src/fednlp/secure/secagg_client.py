@@ -90,10 +90,7 @@ class SecAggClient:
         """Return the client of a saved state.
 
         Args:
-            spec: As before.
             state: From :meth:`saved`.
-            signing: As before.
-            identities: As before.
         """
         client = cls(spec, signing, identities)
         client._steps.taken = state["taken"]

@@ -133,12 +133,10 @@ class SecAggRoundSpec:
 
     Args:
         protocol: "secagg", for which everybody is everybody's neighbour, or "secagg+".
-        ids: The cohort.
         neighbours: Of every client, who shares secrets and masks with it; mutual.
         threshold: How many holders of a client's shares give its secrets back.
         round_number: The round, from 0; never twice in a run.
         malicious_server: Whether the server may be dishonest.
-        run: The run's nonce.
         max_colluding: How many of the cohort may collude with the server.
         min_survivors: In malicious-server mode, how many of the cohort must have sent a vector.
 
@@ -197,11 +195,7 @@ class SecAggRoundSpec:
 
 
 class Steps:
-    """Steps that can be taken in one order only, each once; after one that fails, none.
-
-    Attributes:
-        taken: How many were taken.
-    """
+    """Steps that can be taken in one order only, each once; after one that fails, none."""
 
     def __init__(self, *order: str) -> None:
         self._order = order

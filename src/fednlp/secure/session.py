@@ -109,8 +109,6 @@ def open_session(
 
     Args:
         params: The numbers of the run.
-        clients: The cohort's ids.
-        channel: What carries the messages.
         round_number: The round, never twice in a run.
         length: Elements of a masked vector, the weight included.
     """
@@ -124,7 +122,6 @@ class SecAggSession:
 
     Args:
         spec: The round.
-        channel: What carries the messages.
     """
 
     def __init__(self, spec: SecAggRoundSpec, channel: Channel) -> None:
@@ -168,7 +165,6 @@ class LightSecAggSession:
 
     Args:
         spec: The round.
-        channel: What carries the messages.
     """
 
     def __init__(self, spec: LightSecAggRoundSpec, channel: Channel) -> None:

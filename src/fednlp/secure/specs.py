@@ -16,7 +16,6 @@ def secagg_spec(params: SecAggParams, clients: Sequence[int], round_number: int)
 
     Args:
         params: The numbers of the run.
-        clients: The cohort's ids.
         round_number: The round, never twice in a run.
 
     Raises:
@@ -46,7 +45,6 @@ def lightsecagg_spec(
 
     Args:
         params: The numbers of the run.
-        clients: The cohort's ids.
         round_number: The round, never twice in a run.
         length: Elements of a masked vector, the weight included.
 

@@ -12,7 +12,6 @@ class UnmaskRequest:
 
     Attributes:
         start: The stretch's first element, a multiple of 4.
-        stop: Behind its last element.
         seeds: Masks: a seed in hexadecimal digits and a sign each.
     """
 

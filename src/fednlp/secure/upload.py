@@ -81,7 +81,6 @@ def add_own_noise(
 
     Args:
         residues: uint32 (parameters + 1).
-        encoding: Of the update.
         noise_std: Standard deviation, in steps of the encoding.
         rng: Where the noise is drawn from; :func:`fednlp.privacy.noise.os_generator` where nobody may know it.
 
@@ -101,7 +100,6 @@ def add_own_masks(residues: NDArray[np.uint32], masks: Sequence[Mask], modulus: 
     Args:
         residues: uint32 (parameters + 1).
         masks: As the client's state machine gives them.
-        modulus: The encoding's.
     """
     if modulus == PRIME:
         for mask in masks:

@@ -28,11 +28,7 @@ from fednlp.training.scores import mean_scores
 
 
 class Centralised:
-    """One model trained on the union of clients' examples; the optimiser state is kept between rounds.
-
-    Args:
-        context: The run.
-    """
+    """One model trained on the union of clients' examples; the optimiser state is kept between rounds."""
 
     def __init__(self, context: RunContext) -> None:
         self.context = context
@@ -126,8 +122,6 @@ def _cohort_examples(experiment: Experiment, examples: int, clients: int) -> flo
 
     Args:
         experiment: Resolved.
-        examples: Of all clients together.
-        clients: In all.
     """
     cohort = min(experiment.clients_per_round, clients)
     options = experiment.client
@@ -141,7 +135,6 @@ def mean_visits(experiment: Experiment, clients: int) -> int:
 
     Args:
         experiment: Resolved.
-        clients: In all.
     """
     size = min(experiment.clients_per_round, clients)
     return max(1, round(experiment.num_rounds * size / clients))

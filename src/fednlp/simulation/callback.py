@@ -22,7 +22,6 @@ class Callback(Protocol):
         """Report that the rounds begin.
 
         Args:
-            run: The run directory.
             experiment: The run's configuration, resolved.
             rounds: Number of rounds of the run.
             done: Number of rounds that were done before.
@@ -32,8 +31,6 @@ class Callback(Protocol):
         """Report that some of a round's clients (or test batches) are done.
 
         Args:
-            done: How many are done.
-            of: How many there are.
             what: What is counted, for example ``"clients"``.
         """
 

@@ -33,9 +33,6 @@ class CentralLabels:
     Of the true labels, the gold ones are used. The others only say how right pseudo labels are, in the lines of a run,
     and with ``fewshot.label_counts = "truth"`` how many of a client's pseudo labels are of each class.
 
-    Args:
-        context: The run.
-
     Attributes:
         known: The gold labels, and which texts may be given a pseudo label.
         usable: bool, by example number: ``known.usable`` and the gold texts of flagged clients.

@@ -21,11 +21,7 @@ _VALIDATION_SHARE, _MOST_VALIDATION = 0.1, 200
 
 
 class SequentialFineTuning(Centralised):
-    """One model fine-tuned on the examples of one client after the other; a round is a client.
-
-    Args:
-        context: The run.
-    """
+    """One model fine-tuned on the examples of one client after the other; a round is a client."""
 
     def __init__(self, context: RunContext) -> None:
         super().__init__(context)
@@ -139,8 +135,6 @@ def best_greedily(
     Args:
         begin: As for :func:`best_of_all`.
         clients: As there; one at least.
-        trained: As there.
-        score: As there.
     """
     order: list[int] = []
     model, value = begin, -np.inf

@@ -47,11 +47,8 @@ class RunComponents:
     """Data, tokenizer, task and features of a run.
 
     Attributes:
-        data: The data set.
         source: Folder or hub name of the model.
-        tokenizer: The model's tokenizer.
         task_spec: Name of the task, or ``"module:Class"``.
-        task: The task itself.
         train: Features of the training table, by row number.
         test: Features of the test table; the training table's where the test set was held out of it.
         longest: Maximum number of tokens of a row.
@@ -112,7 +109,6 @@ def as_tested(experiment: Experiment, components: RunComponents, partition: Part
     """Return the components with the tests that are configured: the test set, or a part of the training examples.
 
     Args:
-        experiment: The configuration.
         components: Data, task and features of the run.
         partition: With the validation part, if there is one, as the clients' tests.
     """
@@ -128,7 +124,6 @@ def model_source(experiment: Experiment, data: TextData, log: Log) -> str:
 
     Args:
         experiment: Resolved.
-        data: The data set.
         log: Called with a message before each slow step, and for a model without weights.
 
     Raises:
@@ -197,8 +192,6 @@ def training_texts(
     """Yield the texts of the training examples, inputs and targets, in bounded memory.
 
     Args:
-        data: The data set.
-        only: Some of these columns.
         prepare: What prepares the texts of a column before they are tokenised, by its canonical name.
     """
     schema = data.schema
@@ -219,7 +212,6 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
     Args:
         task_spec: Name of the task, or ``"module:Class"``.
         data: The data set; its label names become the task's.
-        tokenizer: The model's tokenizer.
         options: ``[task]`` without the name.
 
     Raises:
@@ -291,11 +283,9 @@ def features_of(
     """Open the features of a split; they are made once for the same texts, task, tokenizer and length, and cached.
 
     Args:
-        data: The data set.
         split: ``"train"`` or ``"test"``.
         task_spec: Name of the task, or ``"module:Class"``.
         task: The task, which encodes the rows.
-        tokenizer: The model's tokenizer.
         limit: Maximum number of tokens of a row.
         log: Called with a message before texts are tokenised.
 

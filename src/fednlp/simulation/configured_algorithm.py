@@ -49,7 +49,6 @@ def attacked(algorithm: Algorithm, experiment: Experiment, clients: int) -> Algo
     """Return an algorithm with the attackers of ``[attack]`` among the clients; the same without the section.
 
     Args:
-        algorithm: The method.
         experiment: Resolved.
         clients: How many clients the partition has.
     """

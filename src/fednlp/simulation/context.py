@@ -30,7 +30,6 @@ class RunContext:
         partition: The examples of each client.
         pool: Where the clients are.
         worker: The worker in this process.
-        state: The server's state.
         on_progress: Called with clients (or batches) done, of how many, and their name.
         log: Called with messages for the user.
         texts: Returns the texts of training examples by their numbers.

@@ -38,7 +38,6 @@ def evaluate(context: RunContext, last: bool = False) -> dict[str, dict[str, Any
     """Evaluate after a round.
 
     Args:
-        context: The run.
         last: Evaluate as after the last round: by label, and with the clients' own models on the whole test set.
 
     Returns:
@@ -126,7 +125,6 @@ def evaluate_clients(
     """Evaluate clients' own models.
 
     Args:
-        context: The run.
         own: Clients whose models are evaluated on their own tests.
         everyone: Clients whose models are evaluated on the whole test set.
         finetune_steps: Number of fine-tuning steps of each client before the evaluation.
@@ -173,7 +171,6 @@ def personal_scores(context: RunContext, own: np.ndarray) -> dict[str, Any]:
     """Summarise the clients' own scores in the task's main metric, ``accuracy`` for example.
 
     Args:
-        context: The run.
         own: float64 (clients,), a score a client; NaN, where its test examples do not define one, is left out of all
             figures.
 

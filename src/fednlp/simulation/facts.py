@@ -28,7 +28,6 @@ def write_facts(
     """Write what a run begins with: versions, machine, data, task, and the labels of each client where these are few.
 
     Args:
-        directory: The run directory.
         components: Data, task and features of the run.
         partition: The examples of each client.
         start: Fingerprints of the model that the run begins with.

@@ -72,8 +72,6 @@ def check_federated_evaluation(experiment: Experiment, task: Task, test_offsets:
 
     Args:
         experiment: Resolved.
-        task: Of the run.
-        test_offsets: Of the partition.
 
     Returns:
         A line for people on what the sums leave out; nothing where they leave out nothing.
@@ -101,7 +99,6 @@ def sums_params(experiment: Experiment, clients: int, numbers: int) -> "SecAggPa
 
     Args:
         experiment: The experiment, with a protocol.
-        clients: How many take part.
         numbers: How many numbers each adds.
 
     Raises:

@@ -140,7 +140,6 @@ def cross_client_evaluation(context: RunContext, results: list[ClientModelResult
     """Return the scores of models (rows) on the clients' tests (columns): the server's first, where there is one.
 
     Args:
-        context: The run.
         results: Results of clients with models of their own; the row of a client that failed has no scores.
     """
     clients = context.partition.num_clients

@@ -19,7 +19,6 @@ class FirstPasses:
     it as long as there are any: an upper bound, which is exact once all have been drawn.
 
     Args:
-        context: The run.
         holder: The labels of a run with few labels; None where all examples have labels.
     """
 

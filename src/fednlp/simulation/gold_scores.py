@@ -42,7 +42,6 @@ class RankedPattern:
 
     Attributes:
         prompt: The value of ``task.prompt`` for it, such as ``"bbc:4"``.
-        pattern: The pattern.
         held_out: Score on the gold labels that are held out.
     """
 
@@ -53,10 +52,6 @@ class RankedPattern:
 
 def held_out_half(gold: GoldLabels, seed: int) -> NDArray[np.bool_]:
     """Return which gold labels are held out of a search, bool (G,): half of each label's, rounded down, drawn.
-
-    Args:
-        gold: The gold labels.
-        seed: The experiment's.
 
     Raises:
         ConfigError: A label has fewer than two, so that none is held out.
@@ -76,7 +71,6 @@ def some_of(gold: GoldLabels, which: NDArray[np.bool_]) -> GoldLabels:
     """Return some of the gold labels.
 
     Args:
-        gold: All of them.
         which: bool (G,).
     """
     return replace(gold, owners=gold.owners[which], examples=gold.examples[which], labels=gold.labels[which])
@@ -123,7 +117,6 @@ def given_words(
         experiment: For prompt classification.
         pattern: The place of its mask decides whether words have a leading space.
         labels: Label names of the data.
-        tokenizer: The model's.
         decoder: Whether the model is one.
 
     Raises:
@@ -152,7 +145,6 @@ def rank_patterns(
 
     Args:
         experiment: For prompt classification.
-        components: Of its run.
         held_out: The gold labels that are held out.
         patterns: What each is called, and the pattern.
         model: In evaluation mode.

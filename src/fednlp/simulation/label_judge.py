@@ -17,10 +17,6 @@ from fednlp.training.requests.predict import Probabilities, ProbabilitiesRequest
 class LabelJudge:
     """Compares models with known labels, and counts the texts and models that clients need for it in a round.
 
-    Args:
-        context: The run.
-        holder: Who holds the labels.
-
     Attributes:
         texts_seen: Number of texts by client that it has run a model over in this round, training excluded.
         received: The clients that have run the model of this round over texts, and so received it.

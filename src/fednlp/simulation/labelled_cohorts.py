@@ -15,7 +15,6 @@ def with_pseudo_labels(
     """Return the algorithm with cohorts drawn among the clients that have examples with labels.
 
     Args:
-        algorithm: Any method.
         stream: Maps a round's number to the number that its cohort is drawn with.
     """
 

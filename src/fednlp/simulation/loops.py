@@ -27,7 +27,6 @@ def training_of(
     """Return the training loop of a run.
 
     Args:
-        context: The run.
         protected: The run's algorithm, with differential privacy and secure aggregation.
         open_labels: Opens the labels of a run with few labels.
 

@@ -19,9 +19,6 @@ class MostFrequentLabel:
 
     Under label shift it says how much of a personal score the clients' label shares give by themselves. A run has one
     round. Of labels that are equally frequent, the task takes the one of the lowest number.
-
-    Args:
-        context: The run.
     """
 
     def __init__(self, context: RunContext) -> None:
@@ -78,7 +75,6 @@ def require_class_labels(experiment: Experiment, task: Task) -> None:
 
     Args:
         experiment: The configuration, of any method.
-        task: The run's task.
 
     Raises:
         ConfigError: Its targets are numbers, tags, answers or texts, or it is no task that comes with fednlp.

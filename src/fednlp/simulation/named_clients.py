@@ -28,7 +28,6 @@ def require_named_clients(experiment: Experiment, partition: Partition) -> None:
 
     Args:
         experiment: Resolved.
-        partition: With the clients' names.
 
     Raises:
         ConfigError: A name is no client's or is there twice, or ``algorithm.order`` leaves a client out or asks for

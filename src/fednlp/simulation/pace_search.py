@@ -28,7 +28,6 @@ class PaceCosts:
     Where no device is known, or nothing that counts takes any of its time, they are units of a forward pass.
 
     Args:
-        context: The run.
         whole_round: Whether what a round costs without labelling counts.
 
     Attributes:
@@ -105,9 +104,6 @@ def search_rules(
     Theta makes C_train the time to train on k percent of a client's candidates, in batches.
 
     Args:
-        context: The run.
-        fewshot: Its settings.
-        holder: Who holds the labels.
         costs: The seconds of its devices.
     """
     candidates = float(holder.candidates.mean())
@@ -127,7 +123,6 @@ class PaceSearch:
     """Evaluates paces, continues with the best, and evaluates the best ones again when gains decline.
 
     Args:
-        context: The run.
         judge: Compares models with the labels that are known.
 
     Attributes:

@@ -48,7 +48,6 @@ class PaceTrials:
     are given in trials are deleted after them.
 
     Args:
-        context: The run.
         judge: Compares models with the labels that are known.
 
     Attributes:

@@ -166,7 +166,6 @@ def write_partition_file(path: Path, partition: Partition, options: PartitionOpt
         path: The file.
         partition: The examples of the clients, by row numbers.
         options: ``[partition]``, whose method names the partition in a ``.h5`` file.
-        data: The data set.
 
     Returns:
         The path, with the partition's name in a ``.h5`` file, for display.

@@ -14,8 +14,6 @@ def profiled(directory: RunDir, clock: Clock, pool: Engine) -> RunDir:
     """Write the profile of a run that is at its end, and return its directory.
 
     Args:
-        directory: The run directory.
-        clock: Of this process.
         pool: The engine; where it is not :class:`fednlp.runtime.engine.Measured`, only this process is in the profile.
     """
     until = time.monotonic_ns()

@@ -47,7 +47,6 @@ class FoundWords:
     """What a search found for one pattern.
 
     Attributes:
-        pattern: The pattern.
         words: The word of each label.
         score: Mean over the labels of the words' likelihood ratios, for an example; higher is better.
         gold_accuracy: Share of the gold labels that the untrained model predicts with these words.
@@ -116,7 +115,6 @@ def require_gold(experiment: Experiment, what: str) -> None:
     """Check that an experiment has gold labels.
 
     Args:
-        experiment: The configuration.
         what: What is found from them.
 
     Raises:
@@ -131,7 +129,6 @@ def gold_of(experiment: Experiment, components: RunComponents, log: Callable[[st
 
     Args:
         experiment: With ``[fewshot]``.
-        components: Of its run.
         log: Called with a message before each slow step.
 
     Raises:
@@ -179,7 +176,6 @@ def write_prompts(path: Path, source: str, pattern: str, words: Mapping[str, str
     Args:
         path: The file; the prompts are named like it.
         source: Where pattern and words come from.
-        pattern: The pattern.
         words: The word of each label.
 
     Raises:
@@ -197,7 +193,6 @@ def patterns_of(experiment: Experiment, components: RunComponents) -> list[tuple
 
     Args:
         experiment: For prompt classification.
-        components: Of its run.
 
     Returns:
         Of each, the ``task.prompt`` that names it, or ``task.pattern``; and the pattern.
@@ -221,7 +216,6 @@ def found_words(components: RunComponents, gold: GoldLabels, pattern: str, model
     Args:
         components: With a task of prompts.
         gold: The gold labels that are looked at; each label has one or more.
-        pattern: The pattern.
         model: In evaluation mode.
 
     Raises:

@@ -29,7 +29,6 @@ class Protected:
     """An algorithm with differential privacy and secure aggregation.
 
     Attributes:
-        algorithm: The method.
         promises: The privacy guarantees, a line each, for display.
         facts: Entries of ``summary.json``.
         mechanism: That of differential privacy; None without ``[privacy]``.
@@ -53,7 +52,6 @@ def protect(
     The server and all clients know the largest weight of any client, and no single client's weight.
 
     Args:
-        algorithm: The method.
         experiment: Resolved.
         partition: The partition, whose sizes give the clients' weights.
         parameters: Number of elements of an update.
@@ -123,9 +121,7 @@ def dp_mechanism(experiment: Experiment, algorithm: Algorithm, population: Popul
     """Return the mechanism of ``[privacy]``; None without the section.
 
     Args:
-        experiment: The experiment.
         algorithm: The method, whose cohorts are counted.
-        population: All clients.
 
     Raises:
         ConfigError: No noise multiplier reaches ``privacy.epsilon``.

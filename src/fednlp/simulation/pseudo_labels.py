@@ -39,16 +39,10 @@ from fednlp.simulation.round_parts import RoundPart, whole_report
 class PseudoLabels:
     """A runtime that trains clients on the labels that they have, while other clients label their texts.
 
-    Args:
-        context: The run.
-        algorithm: The method.
-        holder: Who holds the labels.
-
     Attributes:
         algorithm: The method, on the clients that have labels.
         sizes: int64 (clients,), number of labelled examples of each client.
         judge: Compares models with the labels that are known, and counts what clients compute besides training.
-        total: The pool's aggregation.
     """
 
     def __init__(self, context: RunContext, algorithm: Algorithm, holder: LabelHolder) -> None:

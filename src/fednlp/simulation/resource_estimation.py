@@ -80,7 +80,6 @@ def seconds_of_round(
     Args:
         fleet: The devices of all clients.
         algorithm: The method, which says what is sent.
-        layout: Of the shared parameters.
         examples: int64 (clients,), examples of each client's local steps.
     """
     up = bytes_up(algorithm.uplink, layout, vectors=len(algorithm.sends) - 1)
@@ -91,8 +90,6 @@ def length_down(algorithm: Algorithm, layout: Layout, ranks: int = 0) -> int:
     """Return the bytes that a client receives at the start of a round.
 
     Args:
-        algorithm: The method.
-        layout: Of the shared parameters.
         ranks: Sum of the ranks of changes that are sent as factors.
     """
     return bytes_down(
@@ -142,7 +139,6 @@ def memory_of_depth(
     Args:
         experiment: Resolved; its batch sizes, optimiser and labelling are used.
         sizes: Sizes of model and texts.
-        depth: The trained layers.
         trained: Number of trained parameters.
         held: Number of values that the method holds beside the model that it trains.
         tied: Number of these in a word embedding whose matrix is the head's too.
@@ -193,7 +189,6 @@ def memory_of_model(
 
     Args:
         experiment: Resolved.
-        task: The task.
         model: The model, of which the frozen parameters are marked.
         length: Maximum number of tokens of a row; 0 where it is not known.
         held: Number of values that the method holds beside the model that it trains.

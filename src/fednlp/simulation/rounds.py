@@ -36,7 +36,6 @@ class FederatedTraining:
     """The training loop of a federated algorithm.
 
     Args:
-        context: The run.
         algorithm: The method, with compression, privacy and secure aggregation.
         labels: The pseudo labels; None where all examples have labels.
     """
@@ -211,7 +210,6 @@ def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientC
     Args:
         layout: The layout of the shared parameters.
         algorithm: The method, which says which vectors are sent.
-        result: The client's result.
     """
     whole, entries = layout.message_bytes, len(layout.entries)
     got = whole if result.bytes_down is None else result.bytes_down

@@ -94,7 +94,6 @@ def resume(
     """Continue a run that was stopped; it ends with the same weights as an uninterrupted run, bit for bit.
 
     Args:
-        folder: The run directory.
         expected: The experiment of that run, which is checked if given. The run goes on with its ``runtime.engine``.
         algorithm: The value that the run was given in Python, if it was.
         task: The task of that run, which is checked if given. ``task`` or ``expected`` is needed where the task is a

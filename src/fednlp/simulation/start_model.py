@@ -23,7 +23,6 @@ def start_model(
     """Load the model that a run starts from, with the head of its task.
 
     Args:
-        experiment: The configuration.
         source: The folder or hub name of the model.
         task: Selects the model class, and so the head.
         log: Told of outputs of the checkpoint's head that are not kept.
@@ -51,8 +50,6 @@ def start_fingerprints(experiment: Experiment, model: nn.Module, tokenizer: Any)
 
     Args:
         experiment: Resolved.
-        model: The starting model.
-        tokenizer: The model's tokenizer.
     """
     saved = [entry.name for entry in trained_layout(experiment, model).entries]
     return fingerprints(model, tokenizer, saved)
@@ -63,7 +60,6 @@ def trained_layout(experiment: Experiment, model: nn.Module) -> Layout:
 
     Args:
         experiment: Resolved.
-        model: The starting model.
     """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated)
@@ -81,8 +77,6 @@ def check_start(
     """Check that a run's starting model and tokenizer are those that it began with.
 
     Args:
-        run: The run directory.
-        experiment: The run's configuration.
         known: The run's ``environment.json``.
         found: Fingerprints of the present files, from :func:`start_fingerprints`.
         log: Called with a warning if the run directory is of an older version without fingerprints.

@@ -81,13 +81,11 @@ def open_run(
     """Build what the rounds need, from the last checkpoint where there is one.
 
     Args:
-        directory: The run directory.
         experiment: Resolved.
         components: Data, task and features of the run.
         partition: The examples of each client.
         model: That the run starts from; trained in place.
         pool: Where the clients are.
-        callback: Reports progress.
         algorithm: A method as a value, which replaces the one that the experiment names.
         sessions: Opens the sessions of secure aggregation; None for sessions in this process.
         sum_sessions: The same for secure sums over the clients' tests.
@@ -136,7 +134,6 @@ def train(run: OpenRun, before_round: Callable[[int], None] = lambda number: Non
     """Do the rounds that are left, saving each, then what comes once after the last; write model and summary.
 
     Args:
-        run: The run.
         before_round: Called with the number of each round that is about to begin; an error that it raises ends the
             rounds before this one.
     """
@@ -279,8 +276,6 @@ def write_model(
     Args:
         worker: Holds the model; its weights are replaced.
         params: The final model, flat, in the worker's layout.
-        experiment: The run's configuration.
-        components: Have the tokenizer.
         summary: The run's ``summary.json``.
         environment: Its ``environment.json``.
         folder: Where to.

@@ -77,7 +77,6 @@ class FoundPattern:
         after: Score of the pattern on these.
         searched_on: Number of gold labels that were searched on.
         held_out: Number of gold labels that are held out.
-        steps: The accepted steps.
         ranked: The patterns of the experiment's prompts, the best first, by the gold labels that are held out; empty
             where there are not two.
     """
@@ -100,11 +99,9 @@ class _Examples:
     Attributes:
         task: With the words of the labels.
         model: A masked language model in evaluation mode.
-        tokenizer: The model's.
         offsets: Where each trigger stands, in tokens from the mask.
         paired: Whether there are two texts.
         searched_on: The examples that are searched on.
-        held_out: The others.
     """
 
     task: PromptClassification

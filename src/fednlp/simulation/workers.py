@@ -119,7 +119,6 @@ def client_algorithm(experiment: Experiment, clients: int) -> Algorithm:
 
     Args:
         experiment: Resolved.
-        clients: How many there are.
     """
     return client_side(attacked(build_algorithm(experiment), experiment, clients), experiment)
 
@@ -128,7 +127,6 @@ def client_side(algorithm: Algorithm, experiment: Experiment) -> Algorithm:
     """Return an algorithm with the worker's half of its aggregator: it adds updates, and cannot finish.
 
     Args:
-        algorithm: The method.
         experiment: Resolved.
     """
     privacy = experiment.privacy

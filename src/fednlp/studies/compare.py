@@ -30,9 +30,7 @@ class Planned:
 
     Attributes:
         method: Name of the algorithm, the baseline or the variant.
-        seed: The run's seed.
         experiment: The run's configuration, resolved.
-        folder: The run directory.
     """
 
     method: str
@@ -212,9 +210,6 @@ def complete(
     """Do what is left of one run of a comparison: all of it, the rest, or nothing.
 
     Args:
-        planned: The run.
-        callback: Reports progress.
-        same_data: Of the comparison.
         process: Where it is done; None for this process.
 
     Raises:

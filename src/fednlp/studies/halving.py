@@ -78,7 +78,6 @@ def best(results: Mapping[int, tuple[float, float] | None], keep: int) -> list[i
 
     Args:
         results: Score and training loss by the number of the trial; None for one that failed.
-        keep: How many to return.
 
     >>> best({0: (0.5, 2.0), 1: None, 2: (0.7, 3.0), 3: (0.5, 1.0)}, 2)
     [2, 3]

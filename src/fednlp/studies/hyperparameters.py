@@ -134,7 +134,6 @@ class _TrialCallback:
     """The callback of a trial: its line follows when it is done, and it is paused after its stage.
 
     Args:
-        callback: Reports progress.
         until: The last round of the stage; None where that is the trial's last one.
     """
 
@@ -164,7 +163,6 @@ class _Halving:
     """One method's search: gives out the trials of a stage, and goes on to the next when all of them are done.
 
     Args:
-        search: What is tried.
         log: Called with the settings that were chosen, and the doubts about them.
     """
 

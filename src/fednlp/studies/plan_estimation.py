@@ -38,7 +38,6 @@ def plan_selection(layers: int, plan: TrainingPlan, head: bool = True) -> dict[s
 
     Args:
         layers: Number of the model's layers.
-        plan: The plan.
         head: True if the model has a head.
 
     >>> plan_selection(24, TrainingPlan(depth=8, capacity=1))
@@ -102,7 +101,6 @@ class PlanEstimator:
         """Return whether the model has the parameters that a plan trains, and the plan fits in memory.
 
         Args:
-            plan: The plan.
             memory: Bytes of memory; None for unlimited memory.
         """
         possible = (self.head or plan.depth > 0) and (self.biased or plan.capacity == plan.depth)

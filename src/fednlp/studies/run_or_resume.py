@@ -22,7 +22,6 @@ def run_or_resume(
 
     Args:
         experiment: Its configuration, resolved.
-        folder: The run directory.
         callback: Reports progress; what it raises ends the run at that point.
         process: Where it is done; None for this process.
 
@@ -67,7 +66,6 @@ def go_on_here(experiment: dict[str, Any], folder: str, say: Say) -> None:
 
     Args:
         experiment: The sections of the resolved configuration.
-        folder: The run directory.
         say: Told of each call of the callback.
     """
     run_or_resume(Experiment(**experiment), Path(folder), _Saying(say))

@@ -16,7 +16,6 @@ class _Progress:
     """How far a run is.
 
     Attributes:
-        rounds: Of the run.
         before: Rounds that were done when it began.
         done: Rounds that are done.
         left: Seconds that it takes to its end, by its own estimate; None if unknown.
@@ -36,7 +35,6 @@ class RunsCallback:
     and progress is how many are done.
 
     Args:
-        callback: Reports progress.
         total: How many runs there are.
         done: How many of them were done before.
         at_once: How many are done at once.
@@ -134,9 +132,7 @@ class _OneRun:
     """The callback of one of several runs.
 
     Args:
-        runs: All of them.
         to: What is called.
-        name: Of this one.
         prefix: What is put before that which it logs after it has begun.
     """
 

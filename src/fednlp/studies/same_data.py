@@ -34,7 +34,6 @@ class SameData:
         Args:
             files: What names the files (:func:`files_of`).
             digest: Of the data (:func:`digest_of`).
-            where: The run, for people.
         """
         with self._lock:
             return self._first.setdefault(files, (where, digest))[1] == digest
@@ -44,7 +43,6 @@ class SameData:
 
         Args:
             experiment: Its configuration, resolved.
-            folder: The run directory.
 
         Raises:
             RunError: It was trained on other data than an earlier one, or one of its files is damaged.

@@ -15,10 +15,8 @@ class SearchResult:
     """What came out of one method's search.
 
     Attributes:
-        search: What was tried.
         scores: Of each candidate, its validation scores after the stages that it took part in; None where it failed.
         chosen: The settings with the highest score in the last stage.
-        metric: Name of the score.
     """
 
     search: MethodSearch

@@ -31,9 +31,7 @@ class Candidate:
     """Settings of a method to try.
 
     Attributes:
-        changes: The settings.
         experiment: The trial's configuration, resolved; it has the rounds of the last stage.
-        folder: The trial's run directory.
     """
 
     changes: Settings
@@ -51,7 +49,6 @@ class MethodSearch:
         lacking: The settings that the method does not have.
         candidates: The combinations that are tried, in the order in which they were drawn; none where the method has
             none of the settings.
-        plan: The stages.
         borrowed: The settings that the method takes but that are not its own, each with the part of another method that
             it would add.
         asked: The trials that were asked for; None for as many as the fewest combinations of a method.
@@ -128,7 +125,6 @@ def plan_searches(
     by the experiment's seed. A method without any of the settings is not searched.
 
     Args:
-        experiment: The common settings.
         methods: Names of algorithms, baselines or variants of the experiment.
         grid: Values to choose from, by dotted key; ``"fedprox:algorithm.mu"`` is for one method alone, which need not
             have it as its own.

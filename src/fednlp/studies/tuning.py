@@ -39,7 +39,6 @@ def choices(cores: int, clients: int) -> list[Changes]:
     """Return the settings to try, those that use all cores first.
 
     Args:
-        cores: Of this machine.
         clients: In a round: more workers than these would have nothing to do.
 
     >>> [tuple(one.values()) for one in choices(4, 10)]

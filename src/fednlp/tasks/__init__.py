@@ -68,7 +68,6 @@ def task_at(folder: str, place: str, known: Mapping[str, Any]) -> "Task":
     """Build a task again, as :func:`task_from` does, with the tokenizer of a model's folder on this machine.
 
     Args:
-        folder: The model's.
         place: As for :func:`task_from`.
         known: Its fields; that of its tokenizer's folder may be another machine's, or left out.
     """
@@ -87,7 +86,6 @@ def require_trusted(folder: object, named: str, task: str | None) -> None:
     """Refuse to import what only a run directory names: it may be a stranger's.
 
     Args:
-        folder: The run directory.
         named: The task that it names.
         task: The task that the user named, if any.
 

@@ -22,7 +22,6 @@ class Predictions:
     Attributes:
         indices: Example numbers.
         predictions: One an example, each a value that JSON can hold.
-        loss: Sum of the losses.
         weight: What the sum is to be divided by for the mean loss: examples, or tokens.
     """
 
@@ -75,7 +74,6 @@ class Task(Protocol):
 
         Args:
             labels: Label or tag names, in the order of their ids.
-            tokenizer: The model's tokenizer.
             options: Of ``[task]``; only those that the task takes (:data:`fednlp.formulations.TASKS`).
         """
 

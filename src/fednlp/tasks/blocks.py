@@ -90,7 +90,6 @@ def split_batch(batch: Batch, vocabulary: int, width: int) -> Iterator[Batch]:
 
     Args:
         batch: Tensors of two dimensions have a row a row; those of one have an entry a place.
-        vocabulary: Logits a position.
         width: Columns that ``places`` counts in.
     """
     rows = len(batch["input_ids"])

@@ -15,7 +15,6 @@ def class_counts(labels: int, truth: np.ndarray, guess: np.ndarray) -> list[int]
     """Return the number of examples, then of each label: how often it is right, predicted, and true.
 
     Args:
-        labels: How many there are.
         truth: The right class of each example, int64; -1 for a label that is not among these, whose examples count
             in the first number alone.
         guess: The predicted class of each example, int64.

@@ -158,9 +158,6 @@ def part_ids(
     """Return the tokens of texts as they stand in the place of a part of a pattern.
 
     Args:
-        tokenizer: The model's.
-        parts: Of the pattern.
-        number: Of the part.
         texts: With the space before them, where the part has one.
         decoder: Whether a decoder reads them; a masked language model's tokenizer treats each part alone.
     """
@@ -191,8 +188,6 @@ def words_of(
     Args:
         labels: Label names, in the order of their ids.
         verbalizer: A word for each label.
-        parts: Of the pattern.
-        tokenizer: The model's.
         decoder: Whether the model is one.
 
     Raises:
@@ -237,10 +232,8 @@ def filled(
     A decoder's tokens end before the mask, and the words are scored at the last of them.
 
     Args:
-        parts: Of the pattern.
         texts: By kind, ``"text"`` and perhaps ``"text_pair"``, the tokens of each row.
         mask: Id of the mask token; None for a decoder.
-        tokenizer: The model's.
         max_length: Tokens at most; what is too long is cut from the texts.
 
     Raises:

@@ -15,7 +15,6 @@ def decoder_input(model: nn.Module, target: Tensor, padding: int, start: int) ->
     """Return targets shifted right by one, as the model itself does it.
 
     Args:
-        model: An encoder-decoder.
         target: Token ids (batch, longest), filled up with -100.
         padding: Stands where nothing is read.
         start: What the decoder begins with, where neither the model nor its configuration defines it.

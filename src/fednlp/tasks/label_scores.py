@@ -46,7 +46,6 @@ def by_label(
     Args:
         task: Any task; its method ``by_label``, with the same further arguments, gives the scores.
         predictions: One an example.
-        features: Of the data.
         indices: Example numbers.
     """
     if not scores_labels(task):
@@ -82,7 +81,6 @@ def class_scores(labels: Sequence[str], truth: np.ndarray, guess: np.ndarray) ->
     """Return the scores of classes.
 
     Args:
-        labels: Their names.
         truth: The right class of each example, int64; examples with -1, a label that is not among these, are left
             out, as in macro F1.
         guess: The predicted class of each example, int64.

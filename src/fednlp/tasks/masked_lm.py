@@ -30,8 +30,6 @@ class MaskedLM(LanguageModeling):
 
     Args:
         mask: Id of the mask token.
-        special: Ids of special tokens.
-        padding: The tokenizer's padding id.
         vocabulary: Tokens that the tokenizer knows.
         mlm_probability: Share of tokens that are chosen, in (0, 1].
     """

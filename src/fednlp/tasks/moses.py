@@ -78,7 +78,6 @@ def restored(texts: Iterable[str], step: str, language: str) -> list[str]:
     Args:
         texts: In one language.
         step: How the texts that the model learnt from were prepared.
-        language: Its code.
 
     Raises:
         MissingDependency: sacremoses is not installed.

@@ -14,7 +14,6 @@ def windows_of(features: Features, index: int, *, training: bool) -> np.ndarray:
     """Return the windows of an example, int64 (4, windows): where each begins, its length, first and last token.
 
     Args:
-        features: Of a data set.
         index: The example's number.
         training: Whether four windows are enough: those that hold the answer, and others drawn. Otherwise all of them
             are returned but the one that is for training only.
@@ -51,9 +50,7 @@ def batch_of(features: Features, windows: np.ndarray, padding: int) -> Batch:
     """Return the batch of some windows, on the CPU: ``input_ids``, ``attention_mask``, ``firsts`` and ``lasts``.
 
     Args:
-        features: Of a data set.
         windows: Of :func:`windows_of`, a column each.
-        padding: The tokenizer's padding id.
     """
     made = {
         "input_ids": values_in(features.arrays["input_ids"], windows, padding),

@@ -18,7 +18,6 @@ class TokenisedText:
     """The tokens of a context, without special ones.
 
     Attributes:
-        ids: Token ids.
         characters: Of each token, first character and the one after the last, without white space at either
             end; (-1, -1) for a token that is nothing but white space.
     """
@@ -51,8 +50,6 @@ class QALayout:
 
     Attributes:
         before: Special tokens before the question, as (id, type).
-        between: Between question and context.
-        after: After the context.
         kinds: The types of the question's tokens and of the context's.
         typed: Whether the model is given the types.
         null: Id of the token that stands for "no answer here", None where there is none.

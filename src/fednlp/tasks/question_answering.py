@@ -32,7 +32,6 @@ class QuestionAnswering:
     """Two logits a token, for an answer's first and last token; as in SQuAD 1.1, every question has an answer.
 
     Args:
-        padding: The tokenizer's padding id.
         doc_stride: Tokens that a window shares with the next; at most half of the window's context.
         max_answer_length: Tokens of the longest answer that is predicted.
     """

@@ -33,7 +33,6 @@ class SequenceToSequence(GenerationMetrics):
 
     Args:
         tokenizer: Folder or name of the tokenizer, and of the one of targets if they have their own.
-        padding: The tokenizer's padding id.
         start: What a decoder begins with, where the model's configuration defines none.
         end: What ends a target; None where the tokenizer has no such token.
         first: The special token that the tokenizer begins every target with; None if it begins none.

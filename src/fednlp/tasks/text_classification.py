@@ -33,7 +33,6 @@ class TextClassification:
 
     Args:
         labels: Label names in the order of their ids (sorted, so that ids are stable across processes).
-        padding: The tokenizer's padding id.
         label_smoothing_factor: Share of the target that is spread over all labels in training, in [0, 1).
         metric: What stands for the task, and what a client's own score is: ``"accuracy"``, ``"macro_f1"``, ``"mcc"``,
             or ``"f1"``, that of ``positive_label``.

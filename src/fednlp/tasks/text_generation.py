@@ -263,7 +263,6 @@ def on_the_left(ids: Tensor, lengths: Tensor, padding: int) -> tuple[Tensor, Ten
     Args:
         ids: Tokens (rows, width).
         lengths: How many tokens of each row are its beginning, at least one.
-        padding: Fills up.
 
     >>> on_the_left(torch.tensor([[7, 8, 9], [5, 6, 4]]), torch.tensor([1, 2]), 0)[0].tolist()
     [[0, 7], [5, 6]]

@@ -23,11 +23,7 @@ _CONSTANT = 1e-12
 
 @dataclass(frozen=True)
 class TextRegression:
-    """One output, trained with the mean squared error.
-
-    Args:
-        padding: The tokenizer's padding id.
-    """
+    """One output, trained with the mean squared error."""
 
     padding: int = 0
     name: str = "text-regression"

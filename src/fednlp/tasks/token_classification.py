@@ -32,7 +32,6 @@ class TokenClassification:
 
     Args:
         labels: Tag names in the order of their ids, e.g. ``("B-LOC", "I-LOC", "O")``.
-        padding: The tokenizer's padding id.
         scheme: ``"default"``: spans are read as conlleval and seqeval read them; ``"strict"``: as IOB2 to the
             letter, seqeval's ``mode="strict", scheme=IOB2`` (:func:`fednlp.tasks.spans.spans`).
         metric: ``"f1"`` of the spans, or ``"accuracy"``, the share of words with the right tag.

@@ -65,12 +65,10 @@ def truncation(
     again without a limit. Their lengths are kept in the folder of the features.
 
     Args:
-        data: The data set.
         split: Which table.
         indices: Its examples, by number.
         features: Of the table, as ``task.encode`` made them.
         task: One that cuts inputs (:func:`truncates`).
-        tokenizer: The model's.
     """
     if not len(indices):
         return Truncation()

@@ -48,10 +48,7 @@ class _Steps:
     """One client's batches and optimiser.
 
     Args:
-        stack: Holds its weights.
         place: Where.
-        client: Whose steps they are.
-        batches: Of its steps.
     """
 
     def __init__(

@@ -21,7 +21,6 @@ def epoch_batches(
         examples: Example numbers, int64.
         lengths: Tokens of each of them.
         batch_size: Examples a batch; the last may be smaller.
-        rng: Draws the order.
         by_length: Sort by length within pools of batches, then shuffle the batches.
 
     Returns:

@@ -38,13 +38,7 @@ class ClientTrainer:
     """Trains one client after the other, in one replica.
 
     Args:
-        replica: Trained in place.
-        task: Makes batches and losses.
-        features: Of the training set.
-        options: Of local training.
-        algorithm: The method.
         records: The file of the clients' records; None for a run that keeps nothing on disk.
-        seed: The experiment's.
     """
 
     def __init__(
@@ -78,7 +72,6 @@ class ClientTrainer:
         """Return what a client has of its own after a broadcast.
 
         Args:
-            client: Its id.
             saved: The last round that is saved.
             x: The global model, flat.
         """
@@ -97,7 +90,6 @@ class ClientTrainer:
         """Return a client's local trainer.
 
         Args:
-            client: Its id.
             examples: Its example numbers.
             round_number: From 1.
             x: The global model, flat.
@@ -125,10 +117,7 @@ class ClientTrainer:
         """Write a client's record; it counts once the round is saved.
 
         Args:
-            request: What it was told.
-            local: Its trained model.
             result: What the algorithm's client returned.
-            sent: What it sends.
         """
         if self.store is None:
             return
@@ -150,13 +139,7 @@ class ClientTrainer:
             self.store.forget(client, round_number, before)
 
     def failure(self, request: TrainRequest, error: Exception, record: Record) -> ClientResult:
-        """Return the result of a client that failed.
-
-        Args:
-            request: What it was told.
-            error: Why.
-            record: What it had kept.
-        """
+        """Return the result of a client that failed."""
         if isinstance(error, torch.OutOfMemoryError):
             torch.cuda.empty_cache()
             error = RunError(
@@ -172,11 +155,7 @@ class ClientTrainer:
         """Return what a client reports of its training and of what it sends.
 
         Args:
-            request: What it was told.
-            local: Its trained model.
             result: What the algorithm's client returned.
-            sent: What it sends.
-            record: What it had kept.
         """
         down, tensors = self.down(record)
         norms, chosen = sent.chosen.norms, sent.chosen.sent

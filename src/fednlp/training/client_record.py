@@ -47,13 +47,7 @@ class ClientInit:
 
 
 def record_fields(replica: Replica, options: LocalTraining, algorithm: Algorithm) -> dict[str, int]:
-    """Return what a client's record holds: names and sizes; nothing for a method whose clients keep nothing.
-
-    Args:
-        replica: The model.
-        options: Of local training.
-        algorithm: The method.
-    """
+    """Return what a client's record holds: names and sizes; nothing for a method whose clients keep nothing."""
     fields, shared = {}, replica.layout.numel
     if replica.personal.numel:
         fields["personal"] = replica.personal.numel
@@ -73,8 +67,6 @@ def init_of(record: Record, algorithm: Algorithm, layout: Layout, x: Tensor) -> 
 
     Args:
         record: Empty where it has not taken part yet.
-        algorithm: The method.
-        layout: Of the shared parameters.
         x: The global model, flat.
     """
     personal, optimizer, method = record.get("personal"), _under(record, OPTIMIZER), _under(record, METHOD)

@@ -38,7 +38,6 @@ class ClientStack:
 
     Args:
         replica: Its model computes; its own trained weights are not used meanwhile.
-        task: Makes batches and losses.
         clients: How many, at most.
 
     Raises:
@@ -102,11 +101,7 @@ class ClientStack:
         self._leaves = {}
 
     def losses(self, batches: Sequence[Batch]) -> list[Tensor]:
-        """Return the mean loss of each client's batch, of the clients that are attached, in one pass.
-
-        Args:
-            batches: One a client.
-        """
+        """Return the mean loss of each client's batch, of the clients that are attached, in one pass."""
         inputs = [model_inputs(batch) for batch in batches]
         shapes = [one["input_ids"].shape for one in inputs]
         self._texts, self._tokens = [texts for texts, _ in shapes], []
@@ -131,11 +126,7 @@ class ClientStack:
         return found
 
     def take_gradients(self, clients: int) -> list[slice]:
-        """Put the gradients of a backward pass where the optimisers have them; return the spans that none has reached.
-
-        Args:
-            clients: How many are attached.
-        """
+        """Put the gradients of a backward pass where the optimisers have them; return the spans that none has reached."""
         unreached = []
         for name, leaf in self._leaves.items():
             span = self.replica.flat.places[name].span

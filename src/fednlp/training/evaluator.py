@@ -27,9 +27,6 @@ class Evaluator:
     """Predicts with the weights that a replica holds.
 
     Args:
-        replica: The model.
-        task: Predicts and scores.
-        features: Of the test set.
         partition: Whose test examples are whose.
         numbers: Path of the file with the numbers of the global test set's examples.
         batch_size: Test examples a batch.

@@ -39,15 +39,12 @@ class FlatTensors:
     """The flat buffers of one model, of which its trained tensors are views from now on.
 
     Args:
-        model: It.
-        layout: Of the shared tensors.
         personal: Of each client's own tensors.
         device: Where the model lives.
         decaying: Whether the optimiser has weight decay, so that :meth:`unreached_kept` must see what has a gradient.
 
     Attributes:
         live: The weights: those of the shared layout without its table, then the personal ones.
-        gradient: Theirs.
         shared: The part of ``live`` that is shared.
         own: The part of ``live`` that is personal.
         first_own: The personal tensors of a client that has none yet: as the model was built with them, flat.
@@ -86,12 +83,7 @@ class FlatTensors:
         self.groups = self.groups_in(self.live, self.gradient)
 
     def groups_in(self, live: Tensor, gradient: Tensor) -> list[Group]:
-        """Return what an optimiser is to train of other flat weights, laid out as these are.
-
-        Args:
-            live: The weights.
-            gradient: Theirs.
-        """
+        """Return what an optimiser is to train of other flat weights, laid out as these are."""
         groups = []
         for span, decayed in self._spans:
             flat = nn.Parameter(live[span])

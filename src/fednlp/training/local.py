@@ -54,15 +54,11 @@ class LocalTrainer:
     """One client's data, model and optimiser for the time of a round (:class:`fednlp.federated.client.Local`).
 
     Args:
-        replica: Trained in place.
-        task: Makes batches and losses.
         features: The training set's features, by example number.
         examples: The client's example numbers.
-        options: Optimiser, schedule, steps.
         x: The global model, flat: what updates are measured from.
         seed: The experiment's; with round and client it decides order and dropout.
         round_number: From 1.
-        client: Its id.
         init: What it has of its own: its personal parameters, where steps from ``x`` begin in its place, and its
             optimiser's memory.
         rate: The learning rate is multiplied by this.
@@ -74,9 +70,7 @@ class LocalTrainer:
         trained_personal: The personal parameters after the first call of :meth:`steps`, flat: the client keeps them.
         memory: The optimiser's state, before the first call of :meth:`steps`, and then after it: the client keeps it.
         momentum: Of the client's SGD; 0 for none.
-        num_steps: Of the last call.
         rate_sum: The learning rates of the last call, summed.
-        total_steps: Of all calls.
         total_examples: Seen in all calls, once per epoch.
         total_loss: Sum over all steps of the mean loss of the step's examples, times their number.
         dtype: The low precision of forward passes; None for float32.
@@ -196,9 +190,7 @@ class LocalTrainer:
         """Take note of the client's steps from ``x``, which were taken with those of others: the next call has them.
 
         Args:
-            batches: Of the steps.
             losses: Of each, times its examples.
-            descent: Its optimiser.
             shared: The weights after them, flat.
             personal: Its personal parameters after them, flat.
         """
@@ -405,9 +397,7 @@ class LocalTrainer:
         """Count the steps of a call; the client keeps what the first one ends with.
 
         Args:
-            batches: Of the steps.
             losses: Of each, times its examples.
-            descent: Its optimiser.
             first: The number of the first step, for the schedule.
             personal: Returns the personal parameters after the last.
             keeps_optimizer: Whether it keeps the optimiser's state too.
@@ -431,8 +421,6 @@ class AnotherModel:
     """A model of a client beside the one that takes its local steps, with an optimiser of its own.
 
     Args:
-        replica: Says what is trained.
-        options: Of local training.
         start: Where it starts, flat.
         steps: That it will take, for the schedule.
         rate: The learning rate is multiplied by this.

@@ -14,9 +14,7 @@ class LocalTraining(BaseModel):
     ``TrainingArguments``, and :class:`fednlp.training.local.LocalTrainer` reads them.
 
     Attributes:
-        optimizer: Of the client.
         learning_rate: Step size at the top of the schedule.
-        momentum: Of SGD.
         num_train_epochs: Passes over the client's examples.
         max_steps: Local steps instead of epochs, if positive.
         per_device_train_batch_size: Examples a forward and backward pass.

@@ -20,10 +20,7 @@ def open_replica(
     """Make the replica of a model: on the worker's device, with what the options of training ask of the model.
 
     Args:
-        spec: The run.
         model: The architecture; changed in place.
-        task: Makes batches and losses.
-        options: Of local training.
         derived: Names of frozen parameters that the server sets.
 
     Raises:

@@ -19,7 +19,6 @@ class Descent:
     """The steps of one model's optimiser in one training: clipped, at the rate of the schedule, with its memory.
 
     Args:
-        options: Of local training.
         groups: What is trained; their gradients are there when a step is taken.
         steps: That the schedule is for.
         factor: The learning rate is multiplied by this.
@@ -109,7 +108,6 @@ def make_schedule(options: LocalTraining, steps: int, factor: float = 1.0) -> Sc
     """Return the learning rate of each local step, by its number from 0; None for the one in the options throughout.
 
     Args:
-        options: Of local training.
         steps: That the schedule is for.
         factor: The learning rate is multiplied by this.
 

@@ -18,12 +18,8 @@ class BatchOutputs:
 
     Args:
         task: Whose loss called the model.
-        batch: What it read.
         made: What the model returned, at each call.
         states: What its body returned, at each call.
-
-    Attributes:
-        loss: The task's mean loss.
     """
 
     def __init__(self, task: Task, batch: Batch, made: Sequence[Any], states: Sequence[Any]) -> None:
@@ -97,9 +93,7 @@ def called_with(model: nn.Module, tensors: Mapping[str, Tensor], function: Calla
     would see the model's own.
 
     Args:
-        model: It.
         tensors: The others, by the names of the model's parameters and buffers.
-        function: Calls the model.
     """
     named = {f"model.{name}": tensor for name, tensor in tensors.items()}
     return functional_call(_Call(model, function), named)

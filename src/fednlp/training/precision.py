@@ -22,7 +22,6 @@ def low_dtype(device: torch.device, bf16: bool, fp16: bool = False) -> torch.dty
     """Return the low precision of a forward pass on a device; None for float32.
 
     Args:
-        device: Of the model.
         bf16: Whether bfloat16 is wanted.
         fp16: Whether float16 is wanted.
 

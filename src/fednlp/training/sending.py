@@ -28,7 +28,6 @@ class ChosenTensors:
     Attributes:
         model: Its whole model, flat.
         norms: How far each tensor moved since its last round.
-        sent: What is sent.
     """
 
     model: Tensor | None = None
@@ -41,8 +40,6 @@ class EncodedResult:
     """A client's upload, and what only the client knows of it.
 
     Attributes:
-        upload: What it sends.
-        chosen: By dynamic pulling.
         masking_seconds: What clipping, rounding, noise and masks took, under secure aggregation.
     """
 
@@ -51,11 +48,7 @@ class EncodedResult:
     masking_seconds: float = 0.0
 
     def bytes_up(self, layout: Layout) -> int | None:
-        """Return the length of what travels; None for the whole model alone, uncompressed.
-
-        Args:
-            layout: Of the shared parameters.
-        """
+        """Return the length of what travels; None for the whole model alone, uncompressed."""
         extra = len(self.upload.others) * layout.message_bytes
         if self.upload.encoded is not None:
             return len(self.upload.encoded.message) + extra
@@ -68,11 +61,7 @@ def encode(
     """Encode what a client sends.
 
     Args:
-        algorithm: The method.
-        request: What it was told.
-        local: Its trained model.
         result: What the algorithm's client returned.
-        record: What it had kept.
 
     Raises:
         NonFiniteUpdate: Training ended in NaN, infinity or huge numbers, in what is sent or in what is kept.

@@ -10,7 +10,6 @@ class TrainedWeights:
     """The weights that local steps ended with: they lie in the replica until it is loaded anew.
 
     Args:
-        replica: Holds them.
         x: The global model that the client got, flat.
         flat: The weights, where the replica does not hold them.
     """
@@ -50,7 +49,6 @@ class WeightsChange:
     """``y - x``, computed when it is sent (:class:`fednlp.federated.client.Change`).
 
     Args:
-        weights: y.
         divisor: What the change is divided by.
     """
 

@@ -21,7 +21,6 @@ class WordRows:
 
     Args:
         embedding: Its weight is the table of the layout; it is replaced with each load.
-        layout: Of the shared parameters.
         special: Token ids that the model may put into its input by itself.
         device: Where the model lives.
 
@@ -83,7 +82,6 @@ class WordRows:
         """Write values of the rows that are loaded into a flat vector of the layout.
 
         Args:
-            flat: The vector.
             values: (rows, width).
         """
         table = self.layout.rows(flat)

@@ -132,9 +132,6 @@ class ClientWorker:
     def stack(self, clients: int) -> ClientStack:
         """Return room for the weights of clients that train at once.
 
-        Args:
-            clients: How many.
-
         Raises:
             ConfigError: The model or the task does not allow it.
         """
@@ -173,7 +170,6 @@ class ClientWorker:
         """Load the published model for evaluation, unless it is loaded under this key already.
 
         Args:
-            x: The model.
             key: Changes when the model does.
         """
         if self._loaded != key:

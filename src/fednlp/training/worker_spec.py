@@ -37,22 +37,18 @@ class WorkerSpec:
         peft: Adapters, as in ``[model.peft]``.
         train: Which parameters are shared, personal or frozen, as ``model.train``.
         task: The task's name, or ``"module:Class"``.
-        task_fields: The task's attributes.
         train_features: Folder of the training set's features.
         test_features: Folder of the test set's features.
         test_numbers: File of the numbers of the global test set's examples.
         partition: File of the partition.
         options: Of local training (:class:`fednlp.training.local_training.LocalTraining`).
-        federated: Whether clients exchange anything.
         records: File of the clients' records.
         unlabelled: Whether training examples have only the labels that come with a request.
-        seed: The experiment's.
         device: ``"auto"``, ``"cpu"``, ``"cuda"``, ...
         cache_activations: Whether what frozen layers compute is kept on disk.
         evaluation_batch: Test examples a batch.
         evaluation_bf16: Whether test examples are predicted in bfloat16.
         longest: Tokens that the model reads of a text at most; 0 where it is not known.
-        workers_per_gpu: Workers of each GPU.
         gpu_mapping: A file that says so by machine; None for the same everywhere.
         onednn: Whether oneDNN computes the linear layers.
     """
@@ -87,7 +83,6 @@ def pick_device(name: str, workers_per_gpu: int = 1, gpu_mapping: str | None = N
 
     Args:
         name: ``"auto"``, ``"cpu"``, ``"cuda"``, ``"cuda:1"``, ...; ``"auto"`` is the CPU where there is no GPU.
-        workers_per_gpu: Workers of each GPU.
         gpu_mapping: A file that says so by machine (:func:`fednlp.runtime.placement.workers_by_gpu`).
 
     Raises:

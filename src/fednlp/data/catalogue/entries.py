@@ -60,13 +60,10 @@ class Entry:
     """One data set of the catalogue.
 
     Attributes:
-        name: What to type.
-        title: Its name, for people.
         task: The formulation that it is made for.
         labels: Number of labels or tags; None for a task without.
         train: Number of published training examples; None where it depends on the copy.
         test: Number of published test examples; None where the test set is held out.
-        source: Its authors.
         licence: The licence as its publishers state it.
         files: Which files ``path`` must hold.
         natural: The column whose values are the clients of a natural partition; None where there is none.
@@ -168,7 +165,6 @@ def files(
     Args:
         train: What the training file may be called.
         test: What the test file may be called.
-        columns: What it yields.
     """
 
     def opened(path: Path) -> Pair | None:

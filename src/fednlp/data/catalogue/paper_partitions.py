@@ -18,7 +18,6 @@ class PaperPartition:
     """A row of the table: what a paper makes of a data set.
 
     Attributes:
-        paper: Authors, year and table.
         clients: Number of clients.
         train: Number of training examples of all clients, as the paper writes it; None where it does not.
         test: Number of test examples, likewise.

@@ -38,7 +38,6 @@ def write_data(
 
     Args:
         path: The file to write; usually ``<name>_data.h5``.
-        task: A value of :data:`TASKS`.
         columns: The names of a row's values; all that the task needs must be among them.
         rows: The examples.
         train_numbers: Which rows are training examples.

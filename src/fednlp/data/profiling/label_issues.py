@@ -210,7 +210,6 @@ def label_issues(data: TextData, counts: Mapping[Split, Numbers]) -> Iterator[Is
     """Yield the issues of labels or tags; where the column does not hold any, that alone.
 
     Args:
-        data: The data set.
         counts: Examples of each label (words of each tag) by split.
     """
     kind, names = data.schema.kind, data.label_names

@@ -138,7 +138,6 @@ def profile(
     """Return the profile of a data set, from one pass over its texts; it keeps 16 bytes an example meanwhile.
 
     Args:
-        data: The data set.
         holders: The client of each training example, to find texts that several clients hold.
         tokens: How many tokens the model reads of each example, int64; left out where no model is known.
         truncated: What the model does not read of long texts.
@@ -247,9 +246,7 @@ class ColumnProfile:
     """A column of a table.
 
     Attributes:
-        name: Its name.
         kind: What its values are: numbers, short values that repeat, lists, texts, or nothing.
-        filled: Rows with a value.
         different: How many different values there are.
         examples: The first few of them.
     """

@@ -162,9 +162,7 @@ class DataStatistics:
 
     Attributes:
         source: Where the examples come from.
-        task: The formulation.
         columns: The task's columns: own names by canonical ones.
-        others: The remaining columns.
         train: Number of training examples.
         test: Number of test examples.
         held_out: Whether the test set was taken out of the one file; False for silos and for own tests.
@@ -174,7 +172,6 @@ class DataStatistics:
         labels: The most frequent of them, at most :data:`MOST_LABELS`.
         scores: Lowest, median and highest score of the training examples; None for a task without.
         characters: Characters of the inputs, by their canonical names.
-        words: Words between blanks, likewise.
         tokens: Tokens that the model reads of an example; None where no tokenizer is known.
         scripts: Share of the letters by script, of a sample, the most frequent first.
         examples: The first training examples, cut short: values by canonical names.
@@ -208,8 +205,6 @@ def statistics_of(data: TextData, scanned: Scan, label_counts: Mapping[Split, Nu
     """Return the statistics of a data set.
 
     Args:
-        data: The data set.
-        scanned: A pass over it.
         label_counts: As :func:`count_labels` gives them.
     """
     return DataStatistics(

@@ -235,8 +235,6 @@ def duplicate_issues(data: TextData, scanned: Scan, holders: Holders | None) -> 
     """Yield the issues of duplicates: within a split, in both splits, with several targets, at several clients.
 
     Args:
-        data: The data set.
-        scanned: A pass over it.
         holders: The client of each training example; None where there is no partition.
     """
     train, test = (

@@ -55,7 +55,6 @@ def conll(
     Args:
         path: Plain or gzipped.
         word: The column of words, from 0; -1 is the last.
-        tag: The column of tags.
         scheme: ``"iob1"`` (CoNLL-2003 as published), ``"iob2"``, ``"auto"`` to make IOB2 of whatever is not
             (IOB1, IOBES, BILOU), or ``"none"`` to leave tags of another kind as they are.
         prefix: Taken off every word, as WikiANN's language; a word without it is refused.
@@ -222,7 +221,6 @@ def _is_comment(line: str, begins: bool, cells: int, tabbed: bool, shape: str) -
     """Say whether a line is a comment, and not a word that begins with ``#``.
 
     Args:
-        line: The line.
         begins: Whether no word of the sentence comes before it.
         cells: How many cells a word's line has; 0 where it is not known.
         tabbed: Whether tabs separate them.
@@ -264,7 +262,6 @@ def _split_cells(line: str, count: int = 0) -> list[str]:
     """Return the cells of a line, cut at its tabs, or at its blanks where it has none.
 
     Args:
-        line: The line.
         count: How many there should be: a line may end in a tab beyond them.
     """
     cells = line.split("\t") if "\t" in line else _BLANKS.split(line.strip(" "))

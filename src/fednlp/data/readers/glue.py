@@ -21,7 +21,6 @@ class TableLayout:
         texts: The columns of the one or two sentences, by name.
         label: The column of the label or score.
         labels: What the file writes, to the name of the label; empty for a score.
-        columns: What its rows hold.
         headless: Its columns where the file has no line of names.
         extra: A further column that is kept; missing in some copies.
         torn: Whether published lines lack their end, as is known of QQP; those are left out.
@@ -75,7 +74,6 @@ def glue(path: Path, task: str) -> Iterator[Row]:
 
     Args:
         path: ``train.tsv``, ``dev.tsv``, or MRPC's ``msr_paraphrase_train.txt``, plain or gzipped.
-        task: A key of :data:`GLUE`.
 
     Yields:
         The columns ``GLUE[task].columns``.

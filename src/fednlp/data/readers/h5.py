@@ -60,7 +60,6 @@ def child(group: Any, name: str, kind: str, where: str) -> Any:
     """Return a group or dataset that lies in a group itself: links to elsewhere are refused.
 
     Args:
-        group: A group.
         name: Its name in the group, without a slash.
         kind: ``"group"`` or ``"dataset"``.
         where: The file, for messages.
@@ -120,7 +119,6 @@ def texts(dataset: Any, most: int = LARGEST) -> Iterator[str]:
     """Yield the strings of a list, some at a time.
 
     Args:
-        dataset: A list of strings.
         most: Bytes of them all: strings may share their bytes in the file, but not without end.
 
     Raises:

@@ -245,7 +245,6 @@ def value_row(item: Mapping[str, Any], columns: Sequence[str], roles: Mapping[st
     """Return an object's values as strings, or what is wrong with one of them.
 
     Args:
-        item: Values by name.
         columns: Names, in the order of the row.
         roles: Canonical names of columns by their own.
 

@@ -19,7 +19,6 @@ def parallel(path: Path, target: Path, keep_blank: bool = False) -> Iterator[Row
     Blank lines count, so that what follows stays aligned. The lines lose the blanks around them.
 
     Args:
-        path: The source.
         target: What it becomes: a translation, a summary, a reply.
         keep_blank: Whether to keep pairs of which a side is blank.
 

@@ -35,11 +35,7 @@ _NO_TEXT = {"unicode_escape", "raw_unicode_escape", "idna", "punycode", "undefin
 
 
 class EncodedPath(PosixPath):
-    """The path of a text file of another encoding than UTF-8.
-
-    Attributes:
-        encoding: Its name.
-    """
+    """The path of a text file of another encoding than UTF-8."""
 
     encoding: str
 

@@ -31,7 +31,6 @@ def tmx(path: Path, source: str, target: str) -> Iterator[Row]:
     Args:
         path: TMX 1.4, plain or gzipped; no entities, and no DTD is fetched.
         source: A language; ``"en"`` takes ``en-GB`` as well, any case.
-        target: The other.
 
     Raises:
         DataError: The XML is not well-formed; or there is no such pair at all.

@@ -19,7 +19,6 @@ class Access:
     """A site's way to its server.
 
     Attributes:
-        site: The site's name.
         address: ``host:port`` of the server.
         server_name: Name in the server's certificate; None for that of the address.
         material: Returns what the next connection shows and trusts; raises IdentityError where that has expired.

@@ -73,7 +73,6 @@ class Material(NamedTuple):
     """What one end of a TLS connection shows and trusts.
 
     Args:
-        key: Its private key, PEM.
         chain: Its certificate, and those between it and the root, PEM.
         roots: The certificates that it trusts, PEM.
     """
@@ -239,7 +238,6 @@ def show(context: ssl.SSLContext, material: Material) -> None:
     """Have a TLS context show a key and a chain, and trust the roots.
 
     Args:
-        context: Changed in place.
         material: What it shows and trusts.
     """
     context.load_verify_locations(cadata=material.roots.decode())
@@ -280,7 +278,6 @@ def new_root(name: str, key: EllipticCurvePrivateKey, begins: datetime, ends: da
 
     Args:
         name: Its common name, at most 64 bytes in UTF-8.
-        key: The private key.
         begins: When it is first valid.
         ends: When it is last valid.
     """
@@ -308,7 +305,6 @@ def new_leaf(
         name: Its common name, at most 64 bytes in UTF-8.
         key: The public key that it is for.
         issuer: The subject of the authority's certificate.
-        issuer_key: The authority's private key.
         begins: When it is first valid.
         ends: When it is last valid.
         hosts: Names and addresses of a server; None for a client. It is good for nothing else.

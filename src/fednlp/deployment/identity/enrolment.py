@@ -63,7 +63,6 @@ def store_address(folder: Path, address: str, kind: Kind = "tokens") -> None:
 
     Args:
         folder: The federation's folder.
-        address: Host and port.
         kind: How sites show who they are.
 
     Raises:
@@ -122,7 +121,6 @@ def invite(folder: Path, name: str, days: float = 7, now: Clock = time.time) -> 
 
     Args:
         folder: The federation's folder.
-        name: The site's name.
         days: How long the token is good.
         now: The clock.
 

@@ -69,9 +69,7 @@ class Membership(Stored):
     """What a site knows of the federation that it has joined.
 
     Args:
-        site: Its own name there.
         client: Its number there.
-        federation: The federation's id.
         address: Host and port of the server.
         certificate: The site's present certificate, PEM.
         ca: The certificate of the federation's authority, PEM.

@@ -81,7 +81,6 @@ class Site:
     """A site as others see it.
 
     Args:
-        name: Its name.
         client: Its number: 0, 1, ... in order of invitation. No other site ever gets it.
         state: What it may do: enrol, take part, nothing.
         since: When it came into this state, seconds since 1970.
@@ -127,7 +126,6 @@ class Register:
         as for a new machine; one that was removed may come back, with its number.
 
         Args:
-            name: The site's name.
             days: How long the invitation is good, at most :data:`LONGEST_INVITATION`.
 
         Returns:

@@ -77,7 +77,6 @@ class JoinToken:
     """What a server gives to one site, once.
 
     Args:
-        site: The site's name.
         address: Host and port of the server.
         authority: The certificate of the federation's authority, DER.
         secret: 32 bytes that no other token has.
@@ -276,7 +275,6 @@ def invitation_certificate(secret: bytes, key: EllipticCurvePublicKey) -> x509.C
     """Return the certificate that a site shows when it uses an invitation.
 
     Args:
-        secret: The invitation's secret.
         key: The site's own public key.
     """
     signer = invitation_key(secret)

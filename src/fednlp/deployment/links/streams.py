@@ -28,8 +28,6 @@ def report_in_lines(
     At most ten lines are said in a minute, and then how many more there were.
 
     Args:
-        loop: Of a driver.
-        log: Takes the line.
         seconds: Which ten lines are for.
     """
     found = 0
@@ -81,9 +79,7 @@ async def drive(
     """Move frames until the session is finished, or the other end is.
 
     Args:
-        session: The session.
         read: Returns the next frame that arrived.
-        write: Sends a frame.
         nothing_more: What ``read`` returns when the other end has ended the stream.
         event: Set when there may be something to send.
         arrived: Called for each frame that arrived.

@@ -133,7 +133,6 @@ def through_proxy(connection: socket.socket, proxy: str | None, address: str) ->
     Args:
         connection: To the proxy, or to the server itself.
         proxy: Its address; None without one.
-        address: The server's.
     """
     if proxy is None:
         return Finding("proxy", GOOD, f"none is used ({why_no_proxy(address)})")
@@ -179,8 +178,6 @@ def handshake(
     """Yield what a TLS handshake finds, and whether the server lets this site in.
 
     Args:
-        connection: To the server.
-        address: The server's.
         material: What this site shows and trusts; None to look at the server alone.
         now: Seconds since 1970.
         server_name: Name in the server's certificate; None for that of the address.

@@ -78,7 +78,6 @@ def patiently(ask: Call, log: Log, sleep: Callable[[float], object] = time.sleep
     """Return what sends a message of enrolment again, with growing pauses, for as long as the server is not there.
 
     Args:
-        ask: Sends it once.
         log: Told why the server is not reached, once for each reason.
         sleep: Waits for so many seconds.
     """

@@ -28,7 +28,6 @@ class Feed:
         begun: How many times the rounds were read from the first one on.
 
     Args:
-        run: The run directory.
         every: Seconds for which what was read is good.
         now: A clock that never goes back, in seconds.
     """

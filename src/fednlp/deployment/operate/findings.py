@@ -22,7 +22,6 @@ class Finding(NamedTuple):
     Attributes:
         check: What was looked at, in a word.
         state: Whether it is as it should be.
-        text: What was found.
         remedy: What to do; empty if nothing is to be done.
     """
 
@@ -37,7 +36,6 @@ def certificate_dates(whose: str, certificate: x509.Certificate, now: float) -> 
 
     Args:
         whose: Whose it is, such as "the server's".
-        certificate: The certificate.
         now: Seconds since 1970.
     """
     begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
@@ -87,7 +85,6 @@ def device(cores: int, memory: int | None, free: int | None, gpus: Iterable[str]
         cores: Of the processor, that this process may use.
         memory: Bytes; None if unknown.
         free: Bytes that no process uses; None if unknown.
-        gpus: Their names.
     """
     parts = [plural(cores, "core")]
     if memory is not None and free is not None:

@@ -185,7 +185,6 @@ def join(folder: Path, policy: SitePolicy, log: Log) -> str:
 
     Args:
         folder: From :func:`enrolled_folder`.
-        policy: What the site decides.
         log: Called with what happens.
 
     Raises:
@@ -200,7 +199,6 @@ def examine(folder: Path, policy: SitePolicy, log: Log) -> list[str]:
 
     Args:
         folder: From :func:`enrolled_folder`.
-        policy: What the site decides.
         log: Called with what happens.
 
     Raises:

@@ -21,7 +21,6 @@ class Overview:
         alive: Whether a server is at work.
 
     Args:
-        folder: The run directory.
         now: Seconds since 1970.
 
     Raises:

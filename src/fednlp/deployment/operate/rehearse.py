@@ -30,7 +30,6 @@ def rehearse(experiment: Experiment, out: Path, callback: Callback, page: str | 
     Args:
         experiment: With the data and the partition of a simulation.
         out: The run directory. The sites' folders are made beside it, in ``<out>-sites``.
-        callback: Reports progress.
         page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
 
     Raises:

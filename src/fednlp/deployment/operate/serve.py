@@ -87,10 +87,8 @@ def serve(
 
     Args:
         experiment: Its data are at the sites.
-        out: The run directory.
         sites: Names of the sites to invite; none for those that were invited before.
         where: How the server is reached.
-        callback: Reports progress.
         on_token: Told the name of each site that is newly invited, and what it types after ``fednlp join``.
         on_listening: Called once the server listens, and new sites are invited.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the server.

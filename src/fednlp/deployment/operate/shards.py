@@ -134,7 +134,6 @@ def served_experiment(
     """Return an experiment as the server of a deployment has it.
 
     Args:
-        experiment: Of a simulation.
         data: Its data: their task and their labels.
         test: File of the global test set, if there is one.
         validation: File of the labelled texts that a search for a pace has, if there is one.

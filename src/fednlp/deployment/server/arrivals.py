@@ -60,7 +60,6 @@ class Events:
 
         Args:
             kind: ``"arrived"``, for an update or the error in its place; ``"removed"`` or ``"returned"``, for a site.
-            client: Whose.
         """
         with writing(self.path.parent, _REMEDY), self.path.open("ab") as file:
             file.write(json.dumps({kind: client}).encode() + b"\n")
@@ -83,11 +82,6 @@ class Arrivals:
     Args:
         sites: Where the clients are.
         state: The server, which has the newest model, and those on which clients still train.
-        algorithm: FedBuff.
-        clients: How many there are.
-        seed: The experiment's.
-        rounds: Flushes of the run.
-        events: What has happened.
         patience: How long a call may be open, whom the server tells, and who no longer takes part.
 
     Raises:
@@ -122,7 +116,6 @@ class Arrivals:
         """Return a flush by its number from 1, when it has happened.
 
         Args:
-            population: All clients.
             number: That of the newest flush, or the next one.
 
         Raises:
@@ -242,8 +235,6 @@ def by_arrivals(run: OpenRun, sites: SiteEngine, path: Path, patience: Patience)
 
     Args:
         run: About to begin.
-        sites: Its engine.
-        path: For what happens.
         patience: How long a call may be open, whom the server tells, and who no longer takes part.
 
     Raises:

@@ -63,7 +63,6 @@ class Federation:
         directory: From :func:`open_directory`.
         hub: What is asked of whom, and what arrived.
         members: Returns who there is.
-        callback: Reports progress.
         on_look: Called about once a second while sites are awaited; an error that it raises stops the run.
         on_open: Told of the run when it is about to begin.
         components: From :func:`components_before_sites`; made by :meth:`run` if left out.

@@ -69,9 +69,6 @@ def agree(
     What was agreed is in the run directory when this returns: its experiment names the labels from now on.
 
     Args:
-        directory: Of the run.
-        folder: Of the federation.
-        hub: Asks the sites.
         members: Returns all sites that were ever invited.
         look: Called about once a second; returns the sites that were removed.
         log: Called with what happens.

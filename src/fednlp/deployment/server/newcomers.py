@@ -171,7 +171,6 @@ def fixed_population(experiment: Experiment, algorithm: Algorithm) -> str | None
 
     Args:
         experiment: Resolved.
-        algorithm: Its method.
     """
     name = experiment.algorithm.name
     if experiment.secure.protocol != "none":
@@ -195,7 +194,6 @@ class Returning:
     A site says so when its connection begins. One that was set up by this connection is left alone.
 
     Args:
-        hub: Who is connected.
         members: Returns who there is.
         gathering: Makes what sets sites up; called once there is one to be set up.
         sites: Returns how many sites take part.

@@ -20,7 +20,6 @@ class Offer:
     """A flat vector that sites can fetch.
 
     Attributes:
-        name: Of the vector.
         objects: What it consists of, by name.
         encoded: Whether it is transformed on its way.
     """
@@ -34,9 +33,7 @@ class Publisher:
     """Offers flat vectors to the sites.
 
     Args:
-        hub: Has the objects.
         folder: For files on their way into it.
-        layout: Of the vectors.
     """
 
     def __init__(self, hub: Hub, folder: Path, layout: Layout) -> None:
@@ -46,8 +43,6 @@ class Publisher:
         """Offer a vector, until :meth:`drop`.
 
         Args:
-            name: Its name.
-            vector: It.
             message: Its bytes, where it is transformed on its way.
         """
         views = self.layout.views(vector)

@@ -30,7 +30,6 @@ def save_counts(folder: Path, ready: Mapping[int, Ready], sites: int) -> None:
     """Write what the sites answered of their labels: before the first round, once.
 
     Args:
-        folder: The federation's.
         ready: What each site answered, by its number; a site that was removed before has no answer.
         sites: How many sites there are.
     """
@@ -48,7 +47,6 @@ class RemoteLabels:
 
     Args:
         folder: The federation's, with what :func:`save_counts` wrote.
-        context: The run.
 
     Attributes:
         known: The labels of the server's own texts, for choosing a pace; none of a site's.

@@ -23,7 +23,6 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
 
     Args:
         experiment: Resolved.
-        out: The run directory.
 
     Raises:
         ConfigError: A server without training examples cannot run the experiment.

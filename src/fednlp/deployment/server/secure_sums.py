@@ -65,7 +65,6 @@ class Asking:
         """Ask clients, and return the replies once all are there or the time is over; late ones are withdrawn.
 
         Args:
-            calls: By client.
             most_bytes: Bytes of a reply's object at most.
         """
         for client, call in calls.items():
@@ -105,7 +104,6 @@ class SecureSessions:
     """Opens the sessions of a federation's secure sums.
 
     Args:
-        asking: How clients are asked.
         folder: For who was there, and for pieces that are on their way.
         digest: Returns the digest of what the clients will be asked and sent in a round.
         fewest: Updates that must have arrived before a sum is opened: a round that is to be done again for lack of
@@ -146,7 +144,6 @@ class SecureSiteSession:
     """A secure sum among sites (a :class:`fednlp.secure.session.SecureSession`).
 
     Args:
-        asking: How clients are asked.
         spec: The round.
         terms: What clients are told of it.
         channel: Counts the messages' bytes.
@@ -258,7 +255,6 @@ def with_masked_weight(result: ClientResult, masked: Residues, parameters: int |
     """Return a client's report with the masked weight of the upload itself, and no other facts.
 
     Args:
-        result: What the client reports.
         masked: What it sent: its masked update, what is reported if that is summed too, the masked weight last.
         parameters: Elements of the update; all but the last by default.
     """

@@ -184,7 +184,6 @@ class SiteEngine:
 
         Args:
             name: Its number.
-            request: What is asked.
             offers: The vectors that the site needs for it.
         """
         most = 0
@@ -195,11 +194,7 @@ class SiteEngine:
         self.hub.ask(request.client, call, most)
 
     def digest(self, request: Any) -> str:
-        """Return the digest of a request and of what is published, to which a secure sum is bound.
-
-        Args:
-            request: To any client.
-        """
+        """Return the digest of a request and of what is published, to which a secure sum is bound."""
         call = self._call(call_id(request), request, self._offered())
         return request_digest(call.request, {name: ref.digest for name, ref in call.objects.items()})
 
@@ -299,7 +294,6 @@ def _unanswered(request: Any, reason: str, bytes_down: int | None = 0, tensors_d
 
     Args:
         bytes_down: Length of the message that the site got to train on.
-        tensors_down: Tensors in it.
     """
     if trains(request):
         return failed(request, RunError(reason), bytes_down, tensors_down)
@@ -312,7 +306,6 @@ def _rooms(numel: int, folder: Path) -> tuple[Room, Room]:
     """Return the room of a server's totals, and that of its published vectors.
 
     Args:
-        numel: Elements of the model.
         folder: For vectors that need not be in memory while nobody looks at them.
     """
     large = numel * 4 >= _LARGE

@@ -38,7 +38,6 @@ class SiteStatus(_Strict):
 
     Attributes:
         client: Its number.
-        name: Its name.
         state: "working" and "connected" sites have a connection, "awaited" ones have none and something to do.
         since: When it came into this state, seconds since 1970.
         heard: When something arrived from it last; None if nothing has since the server started.
@@ -64,7 +63,6 @@ class Awaited(_Strict):
 
     Attributes:
         client: Its number.
-        name: Its name.
         seconds: For how long it has been awaited.
         release: What would let the round go on, in words.
     """
@@ -97,17 +95,14 @@ class Status(_Strict):
     Attributes:
         version: Of this file.
         run: Name of the run directory.
-        experiment: Name of the experiment.
         phase: In words: "waiting for sites", "round 7 of 30", "evaluating", "finished", "stopped".
         round: The round under way; 0 before the first.
         rounds: Rounds of the whole run.
         sites: All that were ever invited, by number.
         awaited: Those that the run waits for.
         started: When this server started, seconds since 1970.
-        updated: When this was written.
         round_ended: When the last round was saved; None before the first.
         privacy: What was spent; None without ``[privacy]``.
-        pid: The server's process.
         host: The machine that it runs on.
     """
 
@@ -146,7 +141,6 @@ def write_status(folder: Path, status: Status) -> None:
 
     Args:
         folder: The federation's folder in the run directory.
-        status: The new one.
 
     Raises:
         RunError: The folder cannot be written.

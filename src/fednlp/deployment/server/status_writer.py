@@ -67,7 +67,6 @@ class SiteActivity:
     A connection that begins and ends between two looks is not seen, nor are the last bytes of one that has ended.
 
     Attributes:
-        state: Its state.
         since: When it came into this state, seconds since 1970.
         awaited: What the run waits for: the number of a call, or "to join"; None for nothing.
         awaited_since: Since when the run waits for this.
@@ -151,7 +150,6 @@ class StatusWriter:
     A status that cannot be written is reported once, and never stops the run.
 
     Args:
-        directory: The run directory.
         hub: Who is connected, and what is asked of whom.
         members: Returns who there is.
         log: Told when the status cannot be written.
@@ -197,7 +195,6 @@ class StatusWriter:
         """Take note of what the run does now; the next status says so.
 
         Args:
-            phase: In words.
             round_number: The round under way, if it is another one.
         """
         self._phase = phase
@@ -301,9 +298,7 @@ def release(experiment: Experiment, registered: str, phase: str) -> str:
     """Return what would let a run go on that waits for a site.
 
     Args:
-        experiment: The run's.
         registered: The site's state in the register.
-        phase: The run's.
 
     >>> from fednlp.config import parse
     >>> release(parse({"data": {"name": "sites"}}), "invited", "waiting for sites")

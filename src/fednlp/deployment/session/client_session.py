@@ -52,7 +52,6 @@ class ReadyCall:
     """A call whose objects are there, or that is refused.
 
     Attributes:
-        id: Of the call.
         request: JSON.
         objects: The file of each object, by name; empty where the call is refused.
         refusal: Why none of its objects was fetched; None for a call that was admitted.
@@ -73,7 +72,6 @@ class ClientSession:
         outbox: Where answers lie until the server has stored them.
         objects: Where fetched objects lie.
         run: The run that it took part in last; None for the one that the server names.
-        software: Version of fednlp.
         on_ready: Takes a call once its objects are there; answer it by :meth:`answer`, from any thread.
         on_withdrawn: Takes the id of a call that was handed over and is no longer wanted; its objects are removed once
             another call needs others.
@@ -342,7 +340,6 @@ class _OpenCall:
     """A call that is not answered yet.
 
     Attributes:
-        call: What is asked.
         size: Bytes of its frame.
         current: Whether it came in this connection: the server sends objects for such calls alone.
         admitted: Whether its objects may be fetched.
@@ -398,7 +395,6 @@ class _Calls:
         """Prepare a call; nothing changes if it was handed over before.
 
         Args:
-            call: What is asked.
             size: Bytes of its frame.
 
         Raises:
@@ -531,7 +527,6 @@ class _Fetching:
 
     Args:
         objects: Where they lie.
-        say: Sends a message.
     """
 
     def __init__(self, objects: ObjectCache, say: Callable[[Get], None]) -> None:
@@ -636,7 +631,6 @@ class _Answers:
         """Take an answer, which is offered at once, and is on the disk after :meth:`keep`.
 
         Args:
-            reply: The answer.
             body: The file of its object, which is moved away.
 
         Raises:

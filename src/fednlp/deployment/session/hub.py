@@ -56,8 +56,6 @@ class StoredReply:
     """A reply that lies on the server's disk.
 
     Attributes:
-        id: Of the call.
-        client: Who answered.
         answer: JSON; None where there is none.
         path: The file of the object that belongs to it, whole and checked; None where there is none.
         size: Bytes of this file.
@@ -77,8 +75,6 @@ class Presence:
     """A client that is connected.
 
     Attributes:
-        since: When the connection began.
-        heard: When something arrived last.
         bytes_in: Bytes of the frames that arrived.
         bytes_out: Bytes of the frames that were sent.
         doing: What it does, in words.
@@ -98,7 +94,6 @@ class _OpenCall:
     """A call whose reply is not stored yet.
 
     Attributes:
-        call: What is asked.
         frame: Its bytes.
         most_bytes: Bytes of the reply's object at most.
         damaged: How many times the object arrived with wrong bytes.
@@ -138,7 +133,6 @@ class _KnownClient:
         """Return the open calls that need an object.
 
         Args:
-            digest: Of the object.
             calls: The calls to look at; all if left out.
         """
         return [
@@ -291,7 +285,6 @@ class Hub:
         Nothing happens while the whole reply is on its way to the disk.
 
         Args:
-            call_id: Of an open call.
             error: Why it is waited for no longer.
 
         Raises:
@@ -413,7 +406,6 @@ class Hub:
         """Tell all clients, also those that come later, that the run is over.
 
         Args:
-            reason: Why.
             last_calls: The call, already asked, that a client is to answer before it is told so, by its number.
         """
         with self.lock:
@@ -578,10 +570,7 @@ class ServerSession:
     Attributes:
         client: Its number.
         wake: Tells the driver to ask for frames again.
-        welcomed: Whether it takes part.
         set_up: Whether it has said that it is set up for the run; another run is for the client to accept.
-        since: When the connection began.
-        heard: When something arrived last.
         bytes_in: Bytes of the frames that arrived.
         bytes_out: Bytes of the frames that were sent.
     """

@@ -80,8 +80,6 @@ class Hello:
     """A client begins.
 
     Attributes:
-        version: Of the messages.
-        software: Version of fednlp.
         run: The run that it is set up for; None if it is to be set up.
         open: Calls that it has not answered yet: the server withdraws those that it no longer wants.
     """
@@ -105,7 +103,6 @@ class Reply:
     """A client answers a call.
 
     Attributes:
-        id: Of the call.
         answer: JSON; None where there is none.
         digest: Of the object that belongs to it; None where there is none.
         size: Bytes of this object.

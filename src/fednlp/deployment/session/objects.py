@@ -127,7 +127,6 @@ class _Hash:
         """Take a chunk.
 
         Args:
-            data: The chunk.
             store: Puts it where it belongs, before it is hashed; nothing is stored after one that fails.
 
         Raises:
@@ -272,7 +271,6 @@ class ObjectFile:
 
     Args:
         path: The file.
-        ref: What it is.
 
     Raises:
         RunError: The file cannot be opened.

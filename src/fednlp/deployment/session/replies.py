@@ -174,7 +174,6 @@ class RunOutbox(Replies):
         It is not on the disk before :meth:`keep`: a loss of power may take it.
 
         Args:
-            reply: The reply.
             body: The file of its object, which is moved here.
 
         Raises:

@@ -65,7 +65,6 @@ def require_own(request: Any, answer: Any, may: Reportable) -> None:
 
     Args:
         request: As the site got it.
-        answer: What it said.
         may: What a site may report.
 
     Raises:

@@ -43,7 +43,6 @@ class Form:
     """How a kind of message travels, and how long it may be.
 
     Attributes:
-        kind: Its class.
         rows: Rows at most.
         width: Bytes of a sealed piece, for a message of sealed pieces.
         large: Whether it is an object.
@@ -97,7 +96,6 @@ class Step:
     """One exchange between the server and each client.
 
     Attributes:
-        name: Of the calls.
         down: What the server sends; None for the terms.
         up: What the client answers; None for nothing but that it has taken the step.
     """

@@ -121,7 +121,6 @@ def spec_of(params: SecAggParams, terms: RoundTerms, run: str, length: int) -> R
     Args:
         params: The numbers of the run.
         terms: Of the round.
-        run: The run's name.
         length: Elements of a masked vector, the weight included.
 
     Raises:

@@ -53,7 +53,6 @@ class Setup(_Checked):
     Attributes:
         experiment: The sections of the resolved experiment.
         task: The name of the task.
-        task_fields: Its attributes.
         longest: Tokens that the model reads of a text at most.
         client: The site's number.
         clients: How many sites there are.
@@ -173,7 +172,6 @@ def model_files(folder: Path, prefix: str = MODEL_FILES) -> dict[str, Path]:
 
     Args:
         folder: Of the model; a folder in it may hold a tokenizer of targets.
-        prefix: Of the names.
     """
     found = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix in _SUFFIXES)
     return {prefix + path.relative_to(folder).as_posix().replace("/", ":"): path for path in found}

@@ -57,7 +57,6 @@ class TransferLimiter:
         """Have a transfer begin, now or when there is a place.
 
         Args:
-            transfer: Names it.
             begin: Called then, once.
         """
         self._waiting.append((transfer, begin, self._now()))

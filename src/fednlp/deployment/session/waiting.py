@@ -59,7 +59,6 @@ class Patience:
         It ends when all are there, when the time is over, or when all who are missing are gone.
 
         Args:
-            hub: Has them.
             awaited: The numbers of the calls; one is removed before its reply is yielded, so that those that are left
                 at the end are missing.
         """

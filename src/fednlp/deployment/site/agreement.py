@@ -56,11 +56,7 @@ class Agreed(Setup):
 
 
 class PolicyRefusal(RunError):
-    """A site's policy refuses what a server would do.
-
-    Attributes:
-        refusals: Each reason.
-    """
+    """A site's policy refuses what a server would do."""
 
     def __init__(self, message: str, refusals: list[Refusal]) -> None:
         super().__init__(message)
@@ -76,8 +72,6 @@ class Agreement:
 
     Args:
         folder: Of this site and federation.
-        name: Of the site.
-        policy: What the site decides.
         log: Called with a message before each slow step.
     """
 
@@ -146,7 +140,6 @@ class Agreement:
         """Take note of what the site has agreed to; when this returns, it is on the disk with the models.
 
         Args:
-            setup: What the server said.
             most_down: Bytes that the objects of a later call may have together.
         """
         agreed = Agreed(**dict(setup), most_down=most_down)
@@ -161,7 +154,6 @@ class Agreement:
         """Return the lines that tell what an experiment would fetch, train and send here, and what is refused of it.
 
         Args:
-            setup: What the server said.
             objects: The files that came with it, by name.
             federation: The server's address, for people.
             refusal: Why nothing was fetched for it; None where its objects are there.

@@ -113,7 +113,6 @@ def _renamed(data: TextData, names: Mapping[str, str], labels: Sequence[str]) ->
     Forms of one text that Unicode takes for the same (NFC and NFD) are one name: programs write either.
 
     Args:
-        data: The site's.
         names: The experiment's names by the site's own, where they differ.
         labels: The experiment's, as far as they are known.
     """
@@ -134,8 +133,6 @@ def _lacking(error: MissingColumns, task: str, own: Mapping[str, str]) -> str:
     """Return one line on all columns that are lacking, and what to type; on the first where the task is inferred.
 
     Args:
-        error: What was found.
-        task: The task.
         own: The site's names of columns, by canonical ones.
     """
     if task not in TASKS:

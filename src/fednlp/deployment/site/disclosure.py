@@ -15,7 +15,6 @@ def tells_sums(allow: Allow, experiment: Experiment) -> bool:
     """Return whether a site adds to sums over the sites' tests: masked ones, or scores that the server may know.
 
     Args:
-        allow: The site's.
         experiment: Resolved.
     """
     masked = experiment.secure.protocol != "none"
@@ -35,7 +34,6 @@ def num_evaluations(allow: Allow, experiment: Experiment) -> int:
     """Return after how many rounds the server is told scores or sums over the site's tests.
 
     Args:
-        allow: The site's.
         experiment: Resolved.
     """
     own = tells_score(allow)
@@ -55,11 +53,7 @@ def require_sums_told(allow: Allow, experiment: Experiment) -> None:
 
 
 def tells_score(allow: Allow) -> bool:
-    """Return whether the server may know the site's own scores: a score such as 7/12 tells of twelve test examples.
-
-    Args:
-        allow: The site's.
-    """
+    """Return whether the server may know the site's own scores: a score such as 7/12 tells of twelve test examples."""
     return allow.tell_scores and allow.tell_size
 
 
@@ -70,7 +64,6 @@ def redact_sizes(allow: Allow, train: int, test: int, *, sums: bool = False) -> 
     adds to no sums over tests, it is told of no tests.
 
     Args:
-        allow: The site's.
         train: Number of training examples.
         test: Number of test examples.
         sums: Whether the site adds to sums over the sites' tests.

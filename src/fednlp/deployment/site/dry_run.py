@@ -31,7 +31,6 @@ def dry_run(
     Args:
         federation: The federation, with its address.
         site: The site's name in it.
-        policy: The site's.
         experiment: Resolved.
         facts: From :func:`fednlp.deployment.site.facts.facts_of`; None where the site refuses before it looks further.
         refusals: From :func:`fednlp.deployment.site.refusals.check`.

@@ -82,7 +82,6 @@ class Facts:
     """What is known of a run before a site joins it.
 
     Attributes:
-        task: Name of the task.
         examples: Number of the site's training examples.
         downloads: What it gets before the first round.
         parts: The parts of the model, with the numbers of their parameters that are shared, personal and frozen.
@@ -150,7 +149,6 @@ def facts_of(
     Args:
         experiment: Resolved, and allowed by :func:`fednlp.deployment.site.refusals.check_settings`.
         model: The model that the run starts from; what the experiment freezes is marked in it.
-        task: Its task.
         clients: Number of sites.
         examples: Number of the site's training examples.
         longest: Maximum number of tokens of a row.
@@ -201,7 +199,6 @@ def update_examples(client: LocalTraining, examples: int) -> int:
     """Return how many different examples an update is made of.
 
     Args:
-        client: How clients train.
         examples: How many a client has.
 
     >>> update_examples(LocalTraining(max_steps=3), 712), update_examples(LocalTraining(), 712)

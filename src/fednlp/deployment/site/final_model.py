@@ -87,7 +87,6 @@ def final_vector(published: Published, worker: ClientWorker, objects: Mapping[st
 
     Args:
         published: What the server has sent.
-        worker: Of the site.
         objects: The files that came with the call, by name.
 
     Raises:
@@ -127,9 +126,6 @@ def keep_models(
 
     Args:
         folder: Of this site and federation.
-        name: Of the site.
-        policy: The site's.
-        work: What it works with.
         told: What the server says of the model.
         model: From :func:`final_vector`; None where the server keeps it.
         log: Told that the site's own model needs the final one, where that is so.

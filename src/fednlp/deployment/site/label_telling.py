@@ -64,11 +64,6 @@ def asks_labels(call_id: str) -> bool:
 def tell_labels(policy: SitePolicy, site: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer to a server that asks for the names of a site's labels.
 
-    Args:
-        policy: The site's.
-        site: Its name.
-        request: What the server asks.
-
     Raises:
         RunError: The policy does not allow it, or the request is not valid.
         UnfitSiteData: The data do not fit the task, or their labels are too many or too long.
@@ -84,9 +79,6 @@ def examine_labels(policy: SitePolicy, site: str, request: Mapping[str, Any], fe
     """Return the lines that tell what a server would be told of labels; it is told nothing.
 
     Args:
-        policy: The site's.
-        site: Its name.
-        request: What the server asks.
         federation: The server's address, for people.
     """
     experiment = _experiment(request)

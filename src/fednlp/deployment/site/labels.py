@@ -37,8 +37,6 @@ class SiteLabels:
 
     Args:
         folder: The site's own; made if missing.
-        run: The run's name.
-        fewshot: The experiment's settings.
         data: The site's examples; one without a label is a text that may be given one.
         encoder: Folder of the model whose embeddings filter the texts.
         log: Called with a message before each slow step.

@@ -36,8 +36,6 @@ def predicted_memory(setup: Setup, experiment: Experiment, source: Path) -> int:
     Where there is no estimate, such as with adapters, it is the size of the model.
 
     Args:
-        setup: What the server said.
-        experiment: Its experiment.
         source: Folder of the model; its weights are not read.
     """
     settings = experiment.model
@@ -56,7 +54,6 @@ def check_memory(policy: SitePolicy, setup: Setup, experiment: Experiment, sourc
 
     Args:
         policy: The site's, which may allow less than there is (:func:`fednlp.deployment.site.refusals.check`).
-        setup: What the server said.
         experiment: Its experiment, which the policy allows.
         source: Folder of the model.
     """

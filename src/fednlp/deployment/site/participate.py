@@ -48,7 +48,6 @@ class Participant:
 
     Args:
         folder: Of this site and federation.
-        site: Does the work.
         invitation: Name of the invitation that it enrolled with last; None without a token, for any run.
         log: Called with what happens.
     """

@@ -252,7 +252,6 @@ class SitePolicy(Section):
         labels: The experiment's names of labels, by the site's own.
         allow: What an experiment may do.
         device: What the site trains with.
-        limits: What travels.
     """
 
     data: SiteFiles = SiteFiles()
@@ -296,7 +295,6 @@ def parse_policy(document: Mapping[str, Any], where: str = "the site's file") ->
     """Check nested tables and return the policy that they say.
 
     Args:
-        document: Sections and keys.
         where: What they are called in messages.
 
     Raises:

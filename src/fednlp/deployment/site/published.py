@@ -28,8 +28,6 @@ class Published:
         """Return what the server published under a name, flat.
 
         Args:
-            worker: Of the site.
-            name: Of the vector.
             objects: The files that came with a call, by name.
             encoded_in: The round for which it was transformed; None if it was not.
 

@@ -47,7 +47,6 @@ def refused_by(site: str, refusals: Iterable[Refusal]) -> list[str]:
     """Return the lines that tell a site and the server why the site does not take part.
 
     Args:
-        site: The site's name.
         refusals: From :func:`check`.
 
     >>> refused_by("nord", [Refusal("allow.most_rounds", ("num_rounds",), "allow.most_rounds = 5, ...")])
@@ -61,10 +60,6 @@ def check_settings(policy: SitePolicy, experiment: Experiment) -> list[Refusal]:
 
     Nothing that the experiment names is imported or loaded. It comes first: :meth:`Experiment.resolved` imports the
     code that an experiment names.
-
-    Args:
-        policy: The site's.
-        experiment: As it came.
     """
     allow = policy.allow
     return [*_code(allow, experiment), *_method(allow, experiment), *_protection(allow, experiment)]
@@ -76,9 +71,6 @@ def check_call(
     """Return what a policy refuses of a setup before anything that comes with it is fetched.
 
     Args:
-        policy: The site's.
-        setup: As it came.
-        experiment: Its experiment.
         downloads: The files that come with it.
     """
     allow = policy.allow
@@ -114,7 +106,6 @@ def check(policy: SitePolicy, experiment: Experiment, facts: Facts) -> list[Refu
     """Return everything that a policy refuses of an experiment; it is allowed if that is nothing.
 
     Args:
-        policy: The site's.
         experiment: Resolved.
         facts: What is known of the run (:func:`fednlp.deployment.site.facts.facts_of`).
     """

@@ -54,7 +54,6 @@ class ReplayGuard:
         """Check that a call asks for a new round, or once more for the same; take note of it.
 
         Args:
-            run: The run.
             number: Of the round.
             name: Of the call; what follows a hyphen is the number of an attempt.
             request: What is asked, as JSON.

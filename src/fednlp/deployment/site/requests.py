@@ -66,9 +66,7 @@ def require_agreed(value: Any, name: str, experiment: Experiment, own: OneClient
 
     Args:
         value: JSON of the request.
-        name: Of the call.
         experiment: That the site has checked.
-        own: The site's client.
 
     Raises:
         RunError: It is no such request.

@@ -41,7 +41,6 @@ class AgreedTerms(ABC):
     """What a site expects of secure sums.
 
     Attributes:
-        run: The run's name.
         own: The site's number.
         clients: How many sites there are.
         weight: What the site's vector weighs.
@@ -152,7 +151,6 @@ class Agreed(AgreedTerms):
 
     Attributes:
         rule: The experiment's rule, with the protocol's numbers.
-        parameters: Elements of an update.
         draw: Returns the cohort of a round; None where the server draws it by what a site does not know.
     """
 
@@ -228,10 +226,8 @@ def agreed(
 
     Args:
         experiment: Resolved.
-        run: The run's name.
         own: The site's number.
         clients: How many sites there are.
-        parameters: Elements of an update.
         examples: How many training examples the server thinks that the site has.
         smallest: The fewest sites that a sum may be over.
 
@@ -273,8 +269,6 @@ def agreed_on_tests(
 
     Args:
         experiment: Resolved.
-        run: The run's name.
-        task: Of the experiment.
         own: The site's number.
         clients: How many sites there are.
         smallest: The fewest sites that a sum may be over.

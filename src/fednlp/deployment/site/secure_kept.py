@@ -57,7 +57,6 @@ class KeptSessions:
 
     Args:
         folder: The site's own; made if missing.
-        run: The run's name.
         sites: How many sites there are: from the first session on another number would draw other cohorts.
 
     Raises:

@@ -82,7 +82,6 @@ class SecureSite:
 
         Args:
             name: Of the step, and of the call.
-            request: What the server says.
             objects: The files that came with it, by name.
 
         Returns:

@@ -63,8 +63,6 @@ class Site:
 
     Args:
         folder: Of this site and federation: what was set up, the record, the model.
-        name: Of the site.
-        policy: What the site decides.
         log: Called with a message before each slow step.
     """
 
@@ -83,7 +81,6 @@ class Site:
         """Return whether the objects of a call may be fetched; what is asked before the site is set up waits.
 
         Args:
-            name: Of the call.
             request: What is asked, as JSON.
             objects: What would be fetched, by name.
 
@@ -116,7 +113,6 @@ class Site:
         """Do what the server asks.
 
         Args:
-            name: Of the call.
             request: What is asked, as JSON.
             objects: The files that came with it, by name.
 

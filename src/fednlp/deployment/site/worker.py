@@ -44,7 +44,6 @@ class SiteWork:
         experiment: That the site has agreed to, as the server sent it.
         components: What it was opened from.
         own: This site's examples.
-        worker: Trains and evaluates.
         labels: What the site keeps under ``[fewshot]``; None without.
     """
 
@@ -72,8 +71,6 @@ def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteW
 
     Args:
         folder: Of this site and federation, with the models that came with the setup.
-        policy: The site's.
-        setup: What the server said.
         log: Called with a message before each slow step.
 
     Raises:
@@ -126,7 +123,6 @@ def require_same_data(again: Again | None, now: Ready) -> None:
 
     Args:
         again: What it said before; None for a site that is set up for the first time.
-        now: What it says now.
 
     Raises:
         RunError: It has others, and the server would weigh its updates wrongly.
@@ -148,7 +144,6 @@ def has_lost(worker: ClientWorker, client: int, counted: int) -> bool:
     client that begins at zero again: the server's sum would never lose the share that it had before.
 
     Args:
-        worker: Of the site.
         client: Its number.
         counted: The last round in which its update counted, by the server; 0 for none.
 

@@ -59,7 +59,6 @@ class AggregatedUpdate:
     Attributes:
         vectors: By the names in ``Algorithm.sends``; ``"model"`` is the model's update.
         weight: Sum of p_i over the clients that are in it.
-        clients: How many these are.
         metrics: Weighted means of the clients' metrics.
         plan: Of the round.
     """
@@ -88,7 +87,6 @@ class Reported:
     Attributes:
         loss: Sum over the examples seen.
         examples: Examples seen.
-        steps: Local steps.
     """
 
     loss: float
@@ -150,7 +148,6 @@ class Aggregator(ABC):
         """Return an empty total.
 
         Args:
-            layout: Of every vector.
             sends: Names of the vectors that clients send.
             room: Where it lies.
         """
@@ -160,7 +157,6 @@ class Aggregator(ABC):
         """Add a client's update to a total.
 
         Args:
-            total: Of this worker.
             request: What the client was told: who it is, and its weight.
             update: Its vectors by name; the masked update for a rule that sums under masks.
 
@@ -177,7 +173,6 @@ class Aggregator(ABC):
         """Return the aggregated update.
 
         Args:
-            total: Of all workers.
             plan: Of the round.
             results: Of the clients whose updates are in the total, in the order of their ids.
         """

@@ -64,7 +64,6 @@ class KeptUpdates(Aggregator):
         """Yield the aggregate of each vector, flat, in the order of ``total.sends``.
 
         Args:
-            total: The updates.
             places: Where in the file those of the clients begin that came through, in the order of the clients' ids.
             shares: p_i / sum p_i of each of these.
         """
@@ -130,8 +129,6 @@ class UpdateFile:
     """The updates of some clients, one after the other in a file: the client's id, then its vectors.
 
     Args:
-        layout: Of every vector.
-        sends: Names of the vectors.
         file: Where they lie. It is closed when this is forgotten.
     """
 
@@ -144,7 +141,6 @@ class UpdateFile:
         """Append a client's update; where that fails, the file stays as it was.
 
         Args:
-            client: Its id.
             vectors: By the order of ``sends``.
         """
         end = self._file.seek(0, os.SEEK_END)
@@ -173,7 +169,6 @@ class UpdateFile:
         """Yield the first coordinate of each block, and the block's values, (places, coordinates).
 
         Args:
-            number: Of the vector.
             places: Where the updates to read begin; nothing is yielded where there are none.
         """
         if not places:
@@ -190,7 +185,6 @@ class UpdateFile:
         """Return what a function makes of one vector of some updates, block by block: flat, zero without any update.
 
         Args:
-            number: Of the vector.
             places: Where the updates begin.
             combine: float32 (places, coordinates), which may be overwritten, -> float32 (coordinates,).
         """

@@ -77,7 +77,6 @@ def scores(distances: Numbers, byzantine: int) -> Numbers:
 
     Args:
         distances: Squared distances, (clients, clients), with zeros on the diagonal.
-        byzantine: f.
 
     >>> points = np.array([0.0, 1.0, 2.0, 3.0, 90.0])
     >>> scores((points[:, None] - points) ** 2, byzantine=1).tolist()

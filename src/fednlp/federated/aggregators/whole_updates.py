@@ -55,7 +55,6 @@ def inner_products(total: UpdateFile, places: Sequence[int]) -> Numbers:
     """Return the inner products of some clients' model updates, float64 (clients, clients).
 
     Args:
-        total: The updates.
         places: Where in the file they begin.
     """
     products = np.zeros((len(places), len(places)))

@@ -73,7 +73,6 @@ class Method(MethodPart):
             clients_per_round: The size of the cohort.
             common: What the run gives, by the names in :data:`COMMON`; what the method does not take is left out,
                 and ``server`` is left out where it is not taken by name.
-            options: The method's own.
 
         Raises:
             ConfigError: The function does not take the options, raises an error, or returns something else.

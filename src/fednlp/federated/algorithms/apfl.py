@@ -53,10 +53,7 @@ def apfl(
 def apfl_client(alpha: float) -> ClientFunction:
     """Return the client of APFL: w takes FedAvg's steps, and v a step before each, on the same examples.
 
-        v <- v - eta grad_v f(alpha v + (1 - alpha) w; batch),    where grad_v f = alpha grad f
-
-    Args:
-        alpha: The share of v.
+    The step of v: v <- v - eta grad_v f(alpha v + (1 - alpha) w; batch),    where grad_v f = alpha grad f
     """
 
     def client(

@@ -74,8 +74,6 @@ def fedbuff(
         clients_per_round: M, how many clients train at any time.
         buffer_size: K, how many updates a step is made of.
         staleness: How an update that is tau flushes late counts: ``"polynomial"``, (1 + tau)^-a; ``"constant"``, 1.
-        staleness_exponent: a.
-        server: The server optimiser.
         weight: A client's weight, from its number of examples; :func:`~fednlp.federated.cohort.equally` in the
             paper.
         min_clients: A flush with fewer clients stops the run.
@@ -130,7 +128,6 @@ class FedBuffServer(ServerUpdate):
     """Moves the model by a server optimiser, and keeps the older models on which clients still train.
 
     Attributes:
-        server: The optimiser.
         schedule: Says which models are still needed.
     """
 

@@ -91,11 +91,7 @@ def feddyn_client(alpha: float) -> ClientFunction:
 
 @dataclass(frozen=True)
 class FedDynServer(ServerUpdate):
-    """h <- h - alpha |S|/m mean(y - x);  x <- mean(y) - h / alpha.
-
-    Attributes:
-        alpha: As for the clients.
-    """
+    """h <- h - alpha |S|/m mean(y - x);  x <- mean(y) - h / alpha."""
 
     alpha: float
 

@@ -21,12 +21,7 @@ if TYPE_CHECKING:
 
 
 def refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    """Return what FedNova cannot go with in an experiment.
-
-    Args:
-        options: The method's own.
-        experiment: The experiment.
-    """
+    """Return what FedNova cannot go with in an experiment."""
     client, found = experiment.client, []
     if client.optimizer != "sgd":
         found.append(
@@ -98,10 +93,6 @@ def gradient_count(steps: int, momentum: float = 0.0) -> float:
 
     With momentum rho a gradient moves the weights in its own step and, rho times as far each time, in all that follow:
     a_i = [1 - rho^tau, ..., 1 - rho^2, 1 - rho] / (1 - rho).
-
-    Args:
-        steps: tau.
-        momentum: rho.
 
     >>> gradient_count(7), gradient_count(2, 0.5)  # 1.5 times the first gradient and once the second
     (7.0, 2.5)

@@ -34,7 +34,6 @@ def moon(
     Args:
         clients_per_round: The size of the cohort.
         mu: The weight of the contrastive loss.
-        temperature: The paper's tau.
         weight: A client's weight, from its number of examples.
         min_clients: A round with fewer clients stops the run.
         client_rate: The clients' learning rate over the rounds.
@@ -56,7 +55,6 @@ def moon_client(mu: float, temperature: float) -> ClientFunction:
 
     Args:
         mu: The weight of the contrastive loss; with 0 the client is FedAvg's.
-        temperature: tau.
     """
 
     def client(
@@ -84,7 +82,6 @@ def contrast(z: "Tensor", z_global: "Tensor", z_previous: "Tensor", temperature:
         z: Features of the model in training, (texts, width).
         z_global: Those of the global model.
         z_previous: Those of the client's previous model.
-        temperature: tau.
     """
     from torch.nn.functional import cosine_similarity, softplus
 

@@ -63,7 +63,6 @@ def qfedavg_client(q: float, lipschitz: float | None) -> ClientFunction:
 
     Args:
         q: As for :func:`qfedavg`.
-        lipschitz: L.
     """
 
     def client(

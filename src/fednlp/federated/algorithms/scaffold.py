@@ -22,12 +22,7 @@ Option = Literal["I", "II"]
 
 
 def refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    """Return what SCAFFOLD cannot go with in an experiment.
-
-    Args:
-        options: The method's own.
-        experiment: The experiment.
-    """
+    """Return what SCAFFOLD cannot go with in an experiment."""
     client, found = experiment.client, []
     if client.optimizer != "sgd" or client.momentum:
         found.append(
@@ -108,11 +103,7 @@ def scaffold_client(option: Option) -> ClientFunction:
 
 @dataclass(frozen=True)
 class ScaffoldServer(ServerUpdate):
-    """The server of SCAFFOLD: lines 16 and 17 of Algorithm 1.
-
-    Attributes:
-        optimizer: Moves the model.
-    """
+    """The server of SCAFFOLD: lines 16 and 17 of Algorithm 1."""
 
     optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
 

@@ -51,8 +51,6 @@ def draw_attackers(clients: int, fraction: float, seed: int) -> list[int]:
 
     Args:
         clients: How many clients there are.
-        fraction: Of all clients.
-        seed: The experiment's.
 
     >>> len(draw_attackers(20, 0.2, seed=0)), len(draw_attackers(20, 0.01, seed=0))
     (4, 1)
@@ -63,13 +61,7 @@ def draw_attackers(clients: int, fraction: float, seed: int) -> list[int]:
 
 
 def with_attackers(algorithm: Algorithm, attack: Attack, attackers: Collection[int]) -> Algorithm:
-    """Return an algorithm of which some clients are attackers.
-
-    Args:
-        algorithm: The method.
-        attack: What attackers do.
-        attackers: Their ids.
-    """
+    """Return an algorithm of which some clients are attackers."""
     honest, malicious, bad = algorithm.client, attack(algorithm.client), frozenset(attackers)
 
     def client(local: Local, x: Tensor, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Result:

@@ -42,9 +42,7 @@ class CohortRule(MethodPart):
         """Build the rule.
 
         Args:
-            size: Of the cohort.
             weight: p_i of a client, from its number of examples.
-            options: The rule's own.
 
         Raises:
             ConfigError: The function does not take the options, raises an error, or returns something else.

@@ -96,7 +96,6 @@ def scores(
         last: R_i, the round in which each has trained last.
         number: R, of this round.
         speed: T / t_i; None without a clock.
-        penalty: alpha.
 
     >>> scores(np.array([4.0, 2.0]), np.array([1.0, 1.0]), 1, np.array([0.5, 2.0]), 2.0).round(3).tolist()
     [0.25, 0.513]
@@ -109,13 +108,7 @@ def scores(
 
 
 def exploit(utility: "NDArray[np.float64]", count: int, rng: np.random.Generator) -> "NDArray[np.int64]":
-    """Draw clients with probability by their scores, among those with 95 % of the score of the last of the best.
-
-    Args:
-        utility: Their scores.
-        count: How many are drawn.
-        rng: Draws them.
-    """
+    """Draw clients with probability by their scores, among those with 95 % of the score of the last of the best."""
     if not count:
         return np.array([], dtype=np.int64)
     least = np.sort(utility)[-count] * _CLIPPED / 100

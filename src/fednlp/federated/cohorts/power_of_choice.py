@@ -61,7 +61,6 @@ def weights_of(population: Population, weight: WeightFunction) -> np.ndarray:
     """Return each client's weight p_i, float64 (clients,).
 
     Args:
-        population: All clients.
         weight: p_i of a client, from its number of examples.
     """
     sizes, places = np.unique(population.sizes, return_inverse=True)

@@ -23,7 +23,6 @@ class RngKey(NamedTuple):
     """The key of a message's random streams.
 
     Attributes:
-        seed: The experiment's seed.
         round: Number of the round, from 1.
         client: The client's id; -1 for the server's messages.
     """
@@ -37,9 +36,7 @@ def stream(key: RngKey, purpose: str, name: str) -> np.random.Generator:
     """Return the random generator of one tensor of one message.
 
     Args:
-        key: The message's key.
         purpose: Name of the use, which separates the streams of a key.
-        name: Name of the tensor.
     """
     return generator(key.seed, f"{purpose} {name}", key.round, key.client)
 
@@ -57,7 +54,6 @@ class Transform(Protocol):
         """Undo :meth:`encode`, exactly or approximately.
 
         Args:
-            tensors: The encoded tensors.
             before: Shapes and dtypes of the original tensors.
             key: The key that they were encoded with.
 
@@ -79,8 +75,6 @@ class PerTensor(ABC):
 
         Args:
             tensor: float32, of any shape.
-            name: Name of the tensor.
-            key: The message's key.
 
         Returns:
             suffix -> tensor, with the shapes and dtypes of :meth:`parts`.
@@ -93,7 +87,6 @@ class PerTensor(ABC):
         Args:
             parts: suffix -> tensor, from :meth:`pack`.
             shape: Shape of the original tensor.
-            name: Name of the tensor.
             key: The key that it was encoded with.
 
         Returns:

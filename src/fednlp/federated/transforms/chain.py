@@ -68,8 +68,6 @@ def feedback(
     Args:
         update: Named float32 tensors, all of the shared ones or some.
         residual: Residual of earlier rounds by name; a missing tensor counts as zeros.
-        chain: The uplink's transforms.
-        key: The message's key.
         carry: Transfers the encoded tensors to the receiver, and returns them as received.
 
     Returns:

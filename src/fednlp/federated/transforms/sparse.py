@@ -123,7 +123,6 @@ def draw(count: int, kept: int, generator: np.random.Generator) -> NDArray[np.in
     Args:
         count: Number of positions.
         kept: Number of positions to draw, at most ``count``.
-        generator: The random generator.
     """
     if kept > count // 2:
         mask = np.ones(count, dtype=bool)

@@ -82,7 +82,6 @@ def cluster(
 
     Args:
         request: The examples.
-        clients: C.
         alpha: Concentration of the shares.
         beta: Concentration of the sizes; None for sizes that differ by at most one.
         clusters: Number of clusters; as many as labels if left out, at least 2, or 10 without labels.

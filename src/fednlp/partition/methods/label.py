@@ -14,7 +14,6 @@ def label(request: Request, clients: Clients, alpha: Alpha, entity: Entity | Non
 
     Args:
         request: The examples.
-        clients: C.
         alpha: Concentration of the shares.
         entity: Which entity's type is the label of a tagged text; ``"majority"`` if left out.
 
@@ -31,7 +30,6 @@ def by_labels(
 
     Args:
         request: The examples.
-        clients: C.
         alpha: Concentration of the shares.
         beta: Concentration of the sizes; None for sizes that differ by at most one.
         entity: Which entity's type is the label of a tagged text.
@@ -61,7 +59,6 @@ def by_groups(
         request: The examples.
         train: The group of each training example (N).
         test: The group of each test example (M).
-        clients: C.
         alpha: Concentration of the shares.
         beta: Concentration of the sizes; None for sizes that differ by at most one.
     """

@@ -14,7 +14,6 @@ def label_quantity(
 
     Args:
         request: The examples.
-        clients: C.
         alpha: Concentration of the shares.
         beta: Concentration of the sizes.
         entity: Which entity's type is the label of a tagged text; ``"majority"`` if left out.

@@ -22,7 +22,6 @@ def natural(
 
     Args:
         request: The examples.
-        field: The column.
         clients: How many values there are, to be checked; None for as many as there are.
 
     Raises:
@@ -37,7 +36,6 @@ def by_field(request: Request, method: str, field: str, clients: int | None = No
     Args:
         request: The examples.
         method: The partition method, for messages.
-        field: The column, for messages.
         clients: How many values there are, to be checked.
 
     Raises:

@@ -11,7 +11,6 @@ def quantity(request: Request, clients: Clients, beta: Beta) -> Assignment:
 
     Args:
         request: The examples.
-        clients: C.
         beta: Concentration of the sizes.
     """
     owners = quantity_owners(len(request.train_labels), clients, beta, request.seed)

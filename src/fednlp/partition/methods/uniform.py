@@ -11,7 +11,6 @@ def uniform(request: Request, clients: Clients) -> Assignment:
 
     Args:
         request: The examples.
-        clients: C.
     """
     owners = uniform_owners(len(request.train_labels), clients, request.seed)
     return Assignment(owners, clients, *request.labels())

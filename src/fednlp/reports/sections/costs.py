@@ -65,7 +65,6 @@ def first_reached(run: Run, metric: str, target: float) -> Reached | None:
     """Return what a run had spent when it first reached a quality, None where it never did.
 
     Args:
-        run: A run.
         metric: As for :func:`fednlp.reports.curve`, e.g. ``"global.accuracy"``.
         target: A value of the metric.
 

@@ -20,7 +20,6 @@ class _Rows:
     Args:
         places: Of all tokens, among those with padding.
         texts: Number of rows.
-        length: Of each.
     """
 
     def __init__(self, places: Tensor, texts: int, length: int) -> None:
@@ -88,11 +87,8 @@ class PackedSequences:
         Args:
             query: Of the first tokens, (texts, width).
             key: Makes the keys of tokens.
-            value: Makes their values.
-            tokens: All of them.
             heads: Their number.
             dropout: The rate.
-            scale: Of the products.
         """
         texts, width = query.shape
         asked, seen = query.view(texts, heads, -1) * scale, self._wide.filled(tokens)

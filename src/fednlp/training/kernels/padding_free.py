@@ -65,7 +65,6 @@ def _attended(
         attention: The module that knows the rate of dropout and the scale.
         projections: To queries, keys and values.
         heads: Their number.
-        tokens: All tokens.
         read: The places of those to compute; None for all.
     """
     query, key, value = projections
@@ -88,7 +87,6 @@ class PaddingFree:
     Args:
         owner: The innermost model around the layers, which is called with token ids and a mask.
         stack: The module that calls one layer after the other.
-        layers: All of them.
         compute: Computes one of them.
         first_only: Whether nothing reads the stack's output but at each text's first token.
 

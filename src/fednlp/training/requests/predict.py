@@ -406,8 +406,6 @@ class LocalOnlyResult:
     Attributes:
         error: Why it failed; None if it did not.
         examples: Seen in training, once per epoch.
-        steps: Taken.
-        loss: Of training.
         own: All metrics on its own test examples.
         everyone: All metrics on the whole test set.
     """

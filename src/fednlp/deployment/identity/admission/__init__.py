@@ -20,7 +20,6 @@ class Admission(Protocol):
     """Whom a server lets in. All methods are thread-safe.
 
     Attributes:
-        register: Who was invited.
         challenges: By which sites prove who they are where TLS does not show it; None where it does.
     """
 
@@ -58,6 +57,5 @@ class Admission(Protocol):
 
         Args:
             certificate: What the peer has shown and TLS has checked, PEM; None if nothing.
-            message: What it asks for.
         """
         ...

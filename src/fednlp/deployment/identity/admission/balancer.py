@@ -47,7 +47,6 @@ class Proof(NamedTuple):
 
     Args:
         certificate: The certificate that it would show in TLS, PEM.
-        challenge: What it was given.
         signature: By the certificate's key, of the challenge and the request (ECDSA with SHA-256, DER).
     """
 
@@ -123,9 +122,6 @@ def prove(material: Material, method: str, challenge: bytes, body: bytes) -> Pro
 
     Args:
         material: What it would show in TLS: a key on the curve P-256.
-        method: What is asked for.
-        challenge: From the server.
-        body: The request.
     """
     signature = load_key(material.key).sign(
         _statement(material.chain, method, challenge, body), ECDSA(SHA256())
@@ -137,12 +133,6 @@ def proven(proof: Proof, method: str, body: bytes, challenges: Challenges) -> by
     """Return the certificate, PEM, whose key has signed a request.
 
     As after a TLS handshake, whether it is good for anything is for the register of sites to say.
-
-    Args:
-        proof: Of the site.
-        method: What is asked for.
-        body: The request.
-        challenges: Of this server.
 
     Raises:
         IdentityError: The proof is not valid.

@@ -114,7 +114,6 @@ class Organised(Stored):
     """How a site reaches its server with an organisation's files.
 
     Attributes:
-        site: Its name.
         address: ``host:port`` of the server.
         ca: Path, as the others: see :class:`Files`.
     """
@@ -137,7 +136,6 @@ def store_organisation(folder: Path, address: str, files: Files) -> None:
     Args:
         folder: Of the federation at this site.
         address: ``host:port`` of the server.
-        files: The site's.
 
     Raises:
         IdentityError: The address or a file is not valid.

@@ -36,7 +36,6 @@ class Broker:
 
     Args:
         address: ``mqtts://host:port`` of the broker.
-        topics: To subscribe to.
         will: Topic, payload and whether it is retained, of what the broker says when this end is gone.
         on_message: Told the topic and the payload of each message; the payload is not used again.
         on_lost: Told why the connection was lost, once.

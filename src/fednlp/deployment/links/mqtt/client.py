@@ -154,14 +154,12 @@ class _Line:
     """A client's connection to the server, for the time of a block.
 
     Args:
-        address: Of the broker.
         material: What this client shows and trusts.
         server_name: Name in the server's certificate.
         purpose: What the connection is for.
 
     Attributes:
         stream: What is said on it.
-        reason: Why it is over.
     """
 
     def __init__(self, address: str, material: Material, server_name: str, purpose: bytes) -> None:

@@ -26,7 +26,6 @@ class Gaps:
         """Take note of what a connection holds; return the one that has to end, or None while there is room.
 
         Args:
-            connection: Its name.
             missing: The number of the packet that comes next.
             early: Bytes that wait for it.
         """

@@ -73,9 +73,6 @@ def split(data: bytes | memoryview) -> Packet:
 class Ordered:
     """Both directions of one connection, without a clock or a network.
 
-    Args:
-        connection: Its name.
-
     Attributes:
         early: Bytes that have arrived while a packet before them is missing.
         next: The number of the packet that comes next.

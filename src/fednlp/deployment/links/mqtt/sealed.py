@@ -38,7 +38,6 @@ def context(material: Material, *, server: bool) -> ssl.SSLContext:
     """Return what one end of TLS shows and trusts; both ends have to show a certificate.
 
     Args:
-        material: Of this end.
         server: Whether this is the server's end.
     """
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if server else ssl.PROTOCOL_TLS_CLIENT)
@@ -55,7 +54,6 @@ class SealedStream:
     """One end of a connection.
 
     Args:
-        ordered: Its packets.
         made: From :func:`context`.
         send: Hands a packet to whoever carries it.
         server_name: The name in the server's certificate, at the client's end; None at the server's.

@@ -33,7 +33,6 @@ class Page:
     """A run as a page.
 
     Args:
-        feed: What is shown.
         over: Set when the streams are to end.
     """
 

@@ -28,7 +28,6 @@ class Guard:
     """Refuses other methods than GET and HEAD, and hosts that another site's name may have been made to point at.
 
     Args:
-        app: The page.
         names: Names that this machine is known by; its addresses and "localhost" are always right.
     """
 
@@ -63,7 +62,6 @@ def is_right(host: str, names: Collection[str]) -> bool:
     """Return whether a ``Host`` header names this machine, not a name of somebody else's that leads here.
 
     Args:
-        host: The header.
         names: The names that are right, in small letters; every IP address is.
 
     >>> [is_right(host, {"localhost"}) for host in ("localhost:8080", "[::1]:8080", "evil.example")]

@@ -23,7 +23,6 @@ def metrics_text(feed: Feed, now: float) -> str:
     """Return the metrics of a run.
 
     Args:
-        feed: After a look.
         now: Seconds since 1970.
     """
     lines: list[str] = []

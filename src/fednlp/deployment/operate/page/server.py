@@ -39,7 +39,6 @@ class PageServer:
         url: Where it is.
 
     Args:
-        run: The run directory.
         address: ``host:port``; port 0 for any that is free.
         log: Told where the page is, and of what is to be considered.
         hosts: Names under which a proxy serves the page.
