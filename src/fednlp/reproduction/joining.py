@@ -105,7 +105,7 @@ def _without(results: Results, other: set[str]) -> Results:
 
 
 def known(paper: Paper, entry: Entry, joined: Sequence[Results]) -> frozenset[str]:
-    """Return the names of a table's runs or partitions that need not be made, since joined results have their figures."""
+    """Return the names of a table's runs or partitions that need not be made: joined results have their figures."""
     return frozenset(
         name
         for results in joined

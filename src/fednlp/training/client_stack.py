@@ -126,7 +126,7 @@ class ClientStack:
         return found
 
     def take_gradients(self, clients: int) -> list[slice]:
-        """Put the gradients of a backward pass where the optimisers have them; return the spans that none has reached."""
+        """Put the gradients of a backward pass where the optimisers have them; return the spans that none reached."""
         unreached = []
         for name, leaf in self._leaves.items():
             span = self.replica.flat.places[name].span
