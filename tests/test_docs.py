@@ -102,7 +102,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
 EXTRAS = {*tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]}
 INSTALLED = re.compile(
     r"\.venv/bin/pip install (-q )?(-c constraints\.txt (-e \.|-e '\.\[(?P<clone>\w+)\]'|"
-    r"'fednlp-0\.1\.0-py3-none-any\.whl\[(?P<wheel>\w+)\]')|tensorboard)(?![\w\[])"
+    r"'fednlp-0\.2\.0-py3-none-any\.whl\[(?P<wheel>\w+)\]')|tensorboard)(?![\w\[])"
 )
 """The forms in which pages install something: from a clone, or a wheel that was built in one; fednlp is on no index."""
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from fednlp import config
 from fednlp.config import Experiment
+from fednlp.data.label_names import label_name
 from fednlp.data.textdata import in_order
 from fednlp.deployment.operate.shards import Shards, split_out
 from fednlp.deployment.server import label_agreement
@@ -184,9 +185,8 @@ def test_the_union_is_in_a_data_set_s_order(
     told: list[list[str]], asked: Experiment, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("run") / "server"
-    wanted = in_order(
-        asked.task.name, {unicodedata.normalize("NFC", one) for labels in told for one in labels}
-    )
+    spelt = {label_name(unicodedata.normalize("NFC", one)) for labels in told for one in labels}
+    wanted = in_order(asked.task.name, spelt)
     with pytest.MonkeyPatch.context() as patch:
         if len(wanted) < 2:
             with pytest.raises(RunError, match=r"2 to 1,000 can be agreed: name them in data\.labels"):

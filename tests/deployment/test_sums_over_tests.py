@@ -296,7 +296,9 @@ def test_losses_are_summed_under_the_masks_of_the_updates(
 
 def test_a_site_whose_losses_may_be_in_no_sum_refuses(experiment: Make) -> None:
     made = experiment(SETTINGS | {"secure": {"protocol": "secagg", "sum_reports": True}})
-    facts: Any = SimpleNamespace(tells_size=False, asks_labels=False, vectors=("model",), reports=())
+    facts: Any = SimpleNamespace(
+        tells_size=False, asks_labels=False, asks_losses=False, vectors=("model",), reports=()
+    )
     assert not list(_told(Allow(tell_scores=False), made, facts))
     (refusal,) = _told(Allow(tell_scores=False, sum_scores=False), made, facts)
     assert (

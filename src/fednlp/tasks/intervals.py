@@ -13,6 +13,8 @@ _RESAMPLES = 1000
 _MOST_COUNTS = 20_000_000
 """Over very many examples fewer samples are drawn; there the interval is narrow."""
 _FEWEST_RESAMPLES = 100
+_DIGITS = 9
+"""Of the ends of a bootstrap's interval: the last ones of a sum depend on where its examples lie."""
 
 
 def wilson(share: float, examples: int) -> tuple[float, float]:
@@ -57,7 +59,7 @@ def of_examples(rows: np.ndarray, score: Callable[[np.ndarray], np.ndarray]) -> 
     if len(found) < _FEWEST_RESAMPLES:
         return None
     low, high = np.quantile(found, [(1 - _LEVEL) / 2, (1 + _LEVEL) / 2])
-    return float(low), float(high)
+    return float(f"{low:.{_DIGITS}g}"), float(f"{high:.{_DIGITS}g}")
 
 
 def difference(one: float, examples: int, other: float, others: int) -> tuple[float, float]:
