@@ -177,7 +177,9 @@ class Ended(Exception):
     """A site has no further answer."""
 
 
-NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=9)
+NAMES = st.text(st.characters(categories=["L", "N"]), min_size=1, max_size=9).map(
+    label_name
+)  # as sites tell them
 
 
 @given(told=st.lists(st.lists(NAMES, max_size=5), min_size=1, max_size=4))
@@ -185,8 +187,9 @@ def test_the_union_is_in_a_data_set_s_order(
     told: list[list[str]], asked: Experiment, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     folder = tmp_path_factory.mktemp("run") / "server"
-    spelt = {label_name(unicodedata.normalize("NFC", one)) for labels in told for one in labels}
-    wanted = in_order(asked.task.name, spelt)
+    wanted = in_order(
+        asked.task.name, {unicodedata.normalize("NFC", one) for labels in told for one in labels}
+    )
     with pytest.MonkeyPatch.context() as patch:
         if len(wanted) < 2:
             with pytest.raises(RunError, match=r"2 to 1,000 can be agreed: name them in data\.labels"):
