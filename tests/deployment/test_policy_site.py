@@ -21,7 +21,7 @@ from fednlp.deployment.site.disclosure import (
     redact_error,
 )
 from fednlp.deployment.site.policy import Allow, parse_policy
-from fednlp.deployment.site.requests import redact_loss, redact_result, redact_score
+from fednlp.deployment.site.requests import redact_loss, redact_result, redact_score, require_losses_told
 from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import DataError, RunError, SecureAbort
@@ -331,7 +331,7 @@ def test_a_loss_that_a_cohort_is_drawn_by_is_told_where_losses_are() -> None:
     assert redact_loss(Allow(), answer) == answer
     assert redact_loss(Allow(tell_size=False), answer).examples == 1
     with pytest.raises(RunError, match=r"allow\.tell_scores = false"):
-        redact_loss(Allow(tell_scores=False), answer)
+        require_losses_told(Allow(tell_scores=False), Experiment(data={"name": "20news"}))
 
 
 def test_what_a_method_works_with_is_told() -> None:

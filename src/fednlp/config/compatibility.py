@@ -41,6 +41,7 @@ TRAITS: Mapping[str, str] = {
     "no_reports": "clients report no numbers in the open",
     "noised_sums": "nothing exact of the clients is published",
     "nothing_kept": "clients keep nothing from one round to the next",
+    "one_model": "all clients train the same model of the server",
     "one_size": "all cohorts are of one size",
     "one_training": "a client trains one model in a round",
     "one_vector": "clients send the model's update, and no other vector",
@@ -145,8 +146,16 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature("[exchange]", _ROUNDS),
     Feature("[cohort]", {**_ROUNDS, "waits": "draws the clients of a round"}),
-    Feature('exchange.send = "weights"', breaks={"updates": "has clients send their weights"}),
-    Feature("exchange.error_feedback", breaks={"bounded_update": "carries one update into others"}),
+    Feature(
+        'exchange.send = "weights"',
+        {"one_model": "rounds one model"},
+        {"updates": "has clients send their weights"},
+    ),
+    Feature(
+        "exchange.error_feedback",
+        {"one_model": "adds what was lost of an update to the next one of the same model"},
+        {"bounded_update": "carries one update into others"},
+    ),
     Feature(
         "clip in exchange.up",
         breaks={"bounded_update": "cuts updates too"},
@@ -154,7 +163,11 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "[pull]",
-        {**_ROUNDS, "one_vector": "chooses tensors of the model's update"},
+        {
+            **_ROUNDS,
+            "one_vector": "chooses tensors of the model's update",
+            "one_model": "compares a client's tensors with one model",
+        },
         {
             "same_tensors": "sends different tensors for each client",
             "plain_steps": "compares with what each client sent before",
@@ -222,7 +235,10 @@ FEATURES: tuple[Feature, ...] = (
         {"all_counted": "withdraws updates that arrive late, so that fast clients decide who counts"},
         remedy="say rounds.over_selection = 1.0",
     ),
-    Feature("client.keep_optimizer", {"one_training": "keeps the state of one optimiser"}),
+    Feature(
+        "client.keep_optimizer",
+        {"one_training": "keeps the state of one optimiser", "one_model": "keeps that of steps on one model"},
+    ),
     Feature(
         "client.keep_optimizer, [pull] or exchange.error_feedback",
         breaks={"nothing_kept": "has clients keep something to themselves"},
@@ -248,6 +264,7 @@ FEATURES: tuple[Feature, ...] = (
             "averages": "averages the products of the clients' two factors",
             "sees_updates": "needs the product of each client's two factors",
             "same_tensors": "needs all adapters of all clients",
+            "one_model": "moves the base weights of one model",
         },
         {
             "fixed_base": "moves the base weights under the adapters",
@@ -264,7 +281,8 @@ FEATURES: tuple[Feature, ...] = (
     ),
     Feature(
         "model.train",
-        breaks={"whole_model": "keeps layers with each client"},
+        {"one_model": "keeps layers that clients train with one model"},
+        {"whole_model": "keeps layers with each client"},
         remedy='share all layers; to share all but the embeddings, say model.train.frozen = "embeddings"',
         given=_keeps_layers,
     ),
@@ -275,6 +293,7 @@ FEATURES: tuple[Feature, ...] = (
             **_ROUNDS,
             "class_labels": ("labels texts", 'say task.name = "prompt-classification"'),
             "foreseen": "draws its cohorts among the clients that have labels",
+            "one_model": "labels texts by one model",
         },
         {
             "training_labels": "hides those of most",
@@ -311,7 +330,7 @@ FEATURES: tuple[Feature, ...] = (
     # Tests and costs.
     Feature(
         "evaluation.federated",
-        _ROUNDS,
+        {**_ROUNDS, "one_model": "sums over tests of one model"},
         {
             "noised_sums": (
                 "publishes exact sums over the clients' test examples",
@@ -387,6 +406,8 @@ def method_features(
     if not (isinstance(server, ServerOptimizer) and server.averages):
         remedy = 'say algorithm.name = "fedavg" or "fedprox" without [server]'
         breaks["averages"] = ("has a server that does more than average", remedy)
+    if algorithm.models:
+        breaks["one_model"] = f"has {1 + len(algorithm.models)}"
     if algorithm.client is not average_model:
         breaks["plain_steps"] = "has its clients do more"
     if type(own) is not WeightedMean:

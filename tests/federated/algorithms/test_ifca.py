@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
 import torch
 
 import fednlp
 from fednlp import federate
-from fednlp.config import Experiment
-from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.mean_by_model import MeanByModel
 
 CLIENTS = {
@@ -68,26 +65,3 @@ def test_each_model_moves_by_the_mean_of_those_who_chose_it() -> None:
     assert method.aggregator == MeanByModel(("model.1", "model.2"))
     assert method.receives == method.models == ("model.1", "model.2")
     assert method.held_vectors == 3
-
-
-@pytest.mark.parametrize(
-    ("sections", "message"),
-    [
-        ({"secure": {"protocol": "secagg+"}}, "[secure] has an aggregator of its own"),
-        (
-            {"privacy": {"clip": 1.0, "noise": 1.0}, "algorithm": {"name": "ifca", "weighting": "uniform"}},
-            "[privacy] has an aggregator of its own",
-        ),
-        ({"aggregator": {"name": "median"}}, "ifca has an aggregator of its own (MeanByModel)"),
-        ({"pull": {"rule": "low"}}, "[pull] compares a client's tensors with one model, and ifca has 2"),
-        ({"fewshot": {"gold": 9}}, "[fewshot] labels texts by one model"),
-        ({"exchange": {"send": "weights", "up": ["float16"], "down": ["float16"]}}, "rounds one model"),
-        ({"evaluation": {"federated": True}}, "evaluation.federated sums over tests of one model"),
-        ({"client": {"keep_optimizer": True}}, "client.keep_optimizer keeps the state of steps on one model"),
-        ({"model": {"train": {"personal": ["head"]}}}, "keeps layers that clients train with one model"),
-    ],
-)
-def test_what_has_one_model_is_refused(sections: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        Experiment(**{"data": {"name": "20news"}, "algorithm": {"name": "ifca"}, **sections}).resolved()
-    assert message in str(error.value)

@@ -370,14 +370,14 @@ def _require_loss(wanted: LossRequest, name: str, experiment: Experiment) -> Non
         )
 
 
-def redact_loss(allow: Allow, answer: ClientLoss) -> ClientLoss:
-    """Return what the server is told of the loss by which it draws a cohort.
-
-    Raises:
-        RunError: It may not know losses.
-    """
+def require_losses_told(allow: Allow, experiment: Experiment) -> None:
+    """Refuse to compute a loss that the server may not know."""
     if not allow.tell_scores:
         raise RunError("allow.tell_scores = false: this site keeps its losses to itself")
+
+
+def redact_loss(allow: Allow, answer: ClientLoss) -> ClientLoss:
+    """Return what the server is told of the loss by which it draws a cohort."""
     return replace(answer, examples=redact_count(allow, answer.examples))
 
 
@@ -400,6 +400,7 @@ declare_at_sites(
         redact_loss,
         _loss_bounds,
         in_round=True,
+        allowed=require_losses_told,
         as_counted=_forgetting_between,
     )
 )

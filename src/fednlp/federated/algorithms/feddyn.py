@@ -22,23 +22,19 @@ if TYPE_CHECKING:
 
 
 def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    found = []
-    if experiment.client.optimizer != "sgd":
-        found.append('feddyn corrects the steps of plain SGD: say client.optimizer = "sgd"')
-    if experiment.pull.rule != "all":
-        found.append(
-            "[pull] averages each tensor over some clients of a cohort, and feddyn counts on the share of all: leave "
-            "[pull] out"
-        )
-    if experiment.fewshot is not None and experiment.fewshot.pacing != "none":
-        found.append(
-            "pseudo labels change what a client learns from, and what a client of feddyn keeps is of what it learnt "
-            'from before: say fewshot.pacing = "none"'
-        )
-    return found
+    if experiment.client.optimizer == "sgd":
+        return []
+    return ['feddyn corrects the steps of plain SGD: say client.optimizer = "sgd"']
 
 
-@method("FedDyn", refuses=_refuses)
+@method(
+    "FedDyn",
+    refuses=_refuses,
+    needs={
+        "same_tensors": "counts on the share of all clients",
+        "fixed_labels": "corrects steps by what a client learnt from in earlier rounds",
+    },
+)
 def feddyn(
     clients_per_round: int,
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1,

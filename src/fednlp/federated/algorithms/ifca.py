@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
@@ -25,36 +25,7 @@ if TYPE_CHECKING:
     from fednlp.federated.state import State
 
 
-def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
-    if options.get("clusters", 2) == 1:
-        return []
-    exchange, exact = experiment.exchange, (experiment.model.peft or {}).get("averaging") == "exact"
-    found = {
-        "[pull] compares a client's tensors with one model": experiment.pull.rule != "all",
-        "[fewshot] labels texts by one model": experiment.fewshot is not None,
-        'exchange.send = "weights" rounds one model': exchange.send == "weights",
-        "exchange.error_feedback adds what was lost of an update to the next one of the same model": (
-            exchange.error_feedback
-        ),
-        'averaging = "exact" of [model.peft] changes the base weights of one model': exact,
-        "evaluation.federated sums over tests of one model": experiment.evaluation.federated,
-        "[model] train keeps layers that clients train with one model": _keeps_layers(experiment.model.train),
-        "client.keep_optimizer keeps the state of steps on one model": experiment.client.keep_optimizer,
-    }
-    return [
-        f"{what}, and ifca has {options.get('clusters', 2)}: leave one of the two out"
-        for what, there in found.items()
-        if there
-    ]
-
-
-def _keeps_layers(train: Any) -> bool:
-    return isinstance(train, Mapping) and (
-        bool({"critical_layer", "personal"} & {*train}) or "personal" in train.values()
-    )
-
-
-@method("IFCA", refuses=_refuses)
+@method("IFCA")
 def ifca(
     clients_per_round: int,
     clusters: Annotated[int, Field(ge=1, le=100)] = 2,
