@@ -23,7 +23,7 @@ from fednlp import config
 from fednlp.cli import app
 from fednlp.costs import load_profile
 from fednlp.deployment.site.policy import parse_policy
-from fednlp.fewshot.prompt_sets import load_prompts
+from fednlp.prompts.prompt_sets import load_prompts
 from fednlp.reproduction.catalogue import read_paper
 
 ROOT = Path(__file__).parents[1]

@@ -15,12 +15,12 @@ import fednlp
 from fednlp.cli import app
 from fednlp.config import Experiment
 from fednlp.costs import LayerSizes, ModelSizes, TrainingDepth, client_memory, load_profile, peak_memory
-from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import backward_depth, trainable_depth
 from fednlp.partition import Partition
 from fednlp.simulation.resource_estimation import _tied, memory_of_run, model_sizes
 from fednlp.simulation.run_dir import RunDir
+from fednlp.studies.depth_capacity import TrainingPlan
 from fednlp.studies.plan_estimation import PlanEstimator
 
 Make = Callable[..., Experiment]

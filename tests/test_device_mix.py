@@ -136,7 +136,7 @@ def test_a_mix_is_kept_with_the_run_and_named_in_its_report(
 def test_a_pace_is_searched_for_with_the_mean_over_the_mix(
     experiment: Make, slow: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fednlp.simulation import pace_search
+    from fednlp.fewshot.simulation import pace_search
 
     told: list[tuple[float | None, float | None]] = []
     original = pace_search.tell
@@ -145,7 +145,7 @@ def test_a_pace_is_searched_for_with_the_mean_over_the_mix(
         told.append((labelling, batch))
         return original(search, accuracy, labelling, batch, seconds)
 
-    monkeypatch.setattr("fednlp.simulation.pace_search.tell", spied)
+    monkeypatch.setattr("fednlp.fewshot.simulation.pace_search.tell", spied)
     few = {"gold": 24, "pacing": "search", "trials": "sequential", "trial_rounds": 2, "validation": 20}
     few |= {"candidates": 2, "window": 2, "max_searches": 1}
     changes = {"fewshot": few, "costs": {"device": MIX}, "num_rounds": 20, "partition": {"clients": 8}}

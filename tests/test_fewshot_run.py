@@ -17,16 +17,16 @@ from fednlp.config import Experiment
 from fednlp.config.identity import canonical, differences
 from fednlp.errors import ConfigError, DataError, ModelError
 from fednlp.federated.client import TrainRequest
+from fednlp.fewshot.simulation import pace_trials
+from fednlp.fewshot.simulation.central_labels import READS_HIDDEN_LABELS
+from fednlp.fewshot.simulation.gold_labels import gold_labels_of
+from fednlp.fewshot.simulation.label_judge import LabelJudge
 from fednlp.partition import Partition
 from fednlp.partition.draws import largest_remainder
 from fednlp.reports import write_report
 from fednlp.runtime.pool import Pool
-from fednlp.simulation import pace_trials
 from fednlp.simulation.callback import Callback, NullCallback
-from fednlp.simulation.central_labels import READS_HIDDEN_LABELS
 from fednlp.simulation.components import open_data
-from fednlp.simulation.gold_labels import gold_labels_of
-from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.run_dir import RunDir
 
 pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
@@ -137,7 +137,7 @@ def test_hidden_labels_change_nothing(
         seen.update([*found.examples.tolist(), *found.validation[0].tolist()])
         return found
 
-    monkeypatch.setattr("fednlp.simulation.central_labels.gold_labels_of", spied)
+    monkeypatch.setattr("fednlp.fewshot.simulation.central_labels.gold_labels_of", spied)
     with texts.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     test = write(tmp_path / "test.csv", rows[160:])
@@ -317,7 +317,7 @@ def test_every_trial_of_a_search_begins_with_the_same_trusted_clients(
 ) -> None:
     """What a trial flags is put back with the model; here each check flags the first client that is left."""
     monkeypatch.setattr(
-        "fednlp.simulation.label_judge.find_noisy_clients", lambda clients, *rest: clients[:1]
+        "fednlp.fewshot.simulation.label_judge.find_noisy_clients", lambda clients, *rest: clients[:1]
     )
     few = METHODS["search"]["fewshot"] | {"detect_label_noise": True, "gold": 40}
     changes = METHODS["search"] | {"fewshot": few, "num_rounds": 13, "evaluation.every": 13}
@@ -738,7 +738,7 @@ def test_no_client_gives_a_class_more_than_its_share(
         usable.append(found.usable)
         return found
 
-    monkeypatch.setattr("fednlp.simulation.central_labels.gold_labels_of", spied)
+    monkeypatch.setattr("fednlp.fewshot.simulation.central_labels.gold_labels_of", spied)
     few = FEW | {"pacing": pacing, "per_client": 6, "n": 1000, "k": 50.0, "label_counts": "truth"}
     run = fednlp.run(experiment({"fewshot": few, "num_rounds": 1}), tmp_path / "run")
     data, pseudo = open_data(run.experiment()), load_file(run.state)["vector.fewshot.pseudo"]
@@ -847,7 +847,7 @@ def test_the_model_of_a_run_is_judged_once_between_two_waves(experiment: Make, t
 def judging_clients(run: RunDir) -> set[int]:
     """Return the clients whose gold labels judge paces."""
     from fednlp.fewshot.gold import every_second
-    from fednlp.simulation.gold_labels import drawn_gold_labels
+    from fednlp.fewshot.simulation.gold_labels import drawn_gold_labels
 
     made = run.experiment()
     data = open_data(made)

@@ -17,11 +17,11 @@ from fednlp.cli.inspect import inspect
 from fednlp.cli.plan import plan
 from fednlp.costs import TrainingDepth, load_profile
 from fednlp.errors import ConfigError, RunError
-from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.formatting.units import human_bytes
 from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import trainable_depth
 from fednlp.simulation.clients_at_once import ClientsAtOnce
+from fednlp.studies.depth_capacity import TrainingPlan
 from fednlp.studies.plan_estimation import PlanEstimator, plan_selection
 
 Document = Callable[..., dict[str, Any]]

@@ -12,28 +12,28 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 import fednlp
+from fednlp import config
 from fednlp.config import Experiment
-from fednlp.config.sections import Fewshot
 from fednlp.data import load_data
 from fednlp.data.labels import with_labels
 from fednlp.deployment.operate.shards import TRAIN, split_out
 from fednlp.deployment.server.components import server_components
-from fednlp.deployment.server.remote_labels import PSEUDO as REMOTE_PSEUDO
 from fednlp.deployment.session.messages import Reply, from_client
 from fednlp.deployment.session.servable import require_servable
 from fednlp.deployment.session.setup import ENCODER_FILES, Ready, Setup, model_files, read_experiment
 from fednlp.deployment.site.disclosure import redact_labels
-from fednlp.deployment.site.labels import SiteLabels
 from fednlp.deployment.site.policy import Allow, parse_policy
 from fednlp.deployment.site.refusals import check_settings
-from fednlp.deployment.site.requests import LabelsKept, redact_kept
 from fednlp.deployment.site.site import Site
 from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.client import TrainRequest
+from fednlp.fewshot.config import Fewshot
+from fednlp.fewshot.deployment.server import PSEUDO as REMOTE_PSEUDO
+from fednlp.fewshot.deployment.site import LabelsKept, SiteLabels, redact_kept
 from fednlp.fewshot.pacing import LabelQuota
+from fednlp.fewshot.simulation.central_labels import PSEUDO
 from fednlp.runtime.messages import to_json
-from fednlp.simulation.central_labels import PSEUDO
 from fednlp.tasks import agreed_fields
 from fednlp.training.requests.predict import Labels
 
@@ -85,7 +85,7 @@ def encoder(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         return resolve_model(str(tiny_model) if name == "minilm" else name)
 
     monkeypatch.setattr("fednlp.models.resolve.resolve_model", resolve)
-    monkeypatch.setattr("fednlp.deployment.server.federation.resolve_model", resolve)
+    monkeypatch.setattr("fednlp.fewshot.deployment.server.resolve_model", resolve)
 
 
 def known_between_machines(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -123,9 +123,9 @@ def labelled_rows(path: Path, names: list[str]) -> tuple[list[str], np.ndarray]:
 
 def test_shards_hold_the_gold_labels_alone(experiment: Make, tmp_path: Path) -> None:
     """A site's file has the labels that the simulation draws, wrong ones too; every other label is empty."""
+    from fednlp.fewshot.simulation.gold_labels import drawn_gold_labels
     from fednlp.simulation.assignment import build_partition
     from fednlp.simulation.components import open_data
-    from fednlp.simulation.gold_labels import drawn_gold_labels
 
     made = experiment({"fewshot": FEW | {"noisy_client_fraction": 0.5}}).resolved()
     data = open_data(made)
@@ -282,13 +282,13 @@ def test_a_site_refuses_an_experiment_with_true_label_counts(experiment: Make) -
     made = experiment({"data": data, "partition": None, "task.name": "text-classification", "fewshot": {}})
     sections = made.model_dump(exclude_none=True)
     read_experiment(sections)
-    with pytest.raises(RunError, match=r"fewshot\.label_counts = .truth. is for simulations"):
+    with pytest.raises(RunError, match=r"fewshot\.label_counts = .truth. reads the labels of unlabelled texts"):
         read_experiment(sections | {"fewshot": {"label_counts": "truth"}})
 
 
 def test_secure_sums_do_not_go_with_labels_at_sites(experiment: Make, tmp_path: Path) -> None:
     made = experiment({"fewshot": FEW, "secure.protocol": "secagg+"}).resolved()
-    with pytest.raises(ConfigError, match=r"leave \[secure\] or \[fewshot\] out"):
+    with pytest.raises(ConfigError, match=r"leave \[secure\] out, or leave \[fewshot\] out"):
         split_out(made, tmp_path / "shards", quiet)
 
 
@@ -296,7 +296,8 @@ def site_labels(folder: Path, run: str = "run", texts: int = 10) -> SiteLabels:
     file = folder / "notes.csv"
     file.write_text("text,label\n" + "".join(f"word{n},{'ab'[n] if n < 2 else ''}\n" for n in range(texts)))
     data = load_data(path=file, test_fraction=None, task="text-classification", unlabelled=True)
-    return SiteLabels(folder / "labels", run, Fewshot(), data, folder, quiet)
+    made = config.parse({"data": {"name": "sites"}, "fewshot": {}})
+    return SiteLabels(folder / "labels", run, made, data, folder, quiet)
 
 
 def test_a_site_trains_by_the_labelling_that_the_server_names(tmp_path: Path) -> None:

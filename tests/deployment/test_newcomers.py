@@ -182,7 +182,7 @@ def test_a_damaged_record_is_said(tmp_path: Path) -> None:
             {"algorithm": {"name": "scaffold"}, "client.optimizer": "sgd"},
             "scaffold keeps sums over all sites",
         ),
-        ({"secure.protocol": "secagg+"}, r"with [secure], every site has checked the number of sites"),
+        ({"secure.protocol": "secagg+"}, "[secure] has had every site check the number of sites"),
         (
             {"privacy": {"clip": 1.0, "noise": 1.0}, "algorithm.weighting": "uniform"},
             "[privacy] states its guarantee for a number of sites",

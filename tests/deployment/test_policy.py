@@ -10,10 +10,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from fednlp.config.sections import Section
 from fednlp.deployment.site.policy import Device, SitePolicy, load_policy, parse_policy
 from fednlp.deployment.site.template import write_template
 from fednlp.errors import ConfigError, RunError
+from fednlp.section import Section
 
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 

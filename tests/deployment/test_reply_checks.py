@@ -22,11 +22,12 @@ from fednlp.deployment.session.reply_checks import (
 from fednlp.deployment.session.setup import MOST_EXAMPLES, read_ready
 from fednlp.deployment.site.disclosure import redact_sizes
 from fednlp.deployment.site.policy import Allow
-from fednlp.deployment.site.requests import MOST_FACTS, KeepLabelsRequest, LabelsKept
+from fednlp.deployment.site.requests import MOST_FACTS
 from fednlp.errors import RunError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.round import mean_over_examples
 from fednlp.federated.sums import LARGEST
+from fednlp.fewshot.deployment.site import KeepLabelsRequest, LabelsKept
 from fednlp.runtime.messages import KINDS, from_json, to_json
 from fednlp.tasks.text_classification import TextClassification
 from fednlp.training.local_training import LocalTraining

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from fednlp.config import Experiment
 from fednlp.config.values import rate_schedule
-from fednlp.deployment.site.requests import SITE_KINDS, KeepLabelsRequest, require_agreed, require_sent
+from fednlp.deployment.site.requests import SITE_KINDS, require_agreed, require_sent
 from fednlp.errors import RunError
 from fednlp.federated.client import LossRequest, TrainRequest
 from fednlp.federated.params import Layout
+from fednlp.fewshot.deployment.site import KeepLabelsRequest
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import to_json
 from fednlp.simulation.configured_algorithm import build_algorithm

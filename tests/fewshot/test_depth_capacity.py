@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.errors import ConfigError
-from fednlp.fewshot.depth_capacity import (
+from fednlp.studies.depth_capacity import (
     PlanDecision,
     PlanOutcome,
     TrainingPlan,

@@ -13,13 +13,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner, Result
 
-import fednlp.fewshot.prompt_sets as module
+import fednlp.prompts.prompt_sets as module
 from fednlp.cli.prompts import app
 from fednlp.data import load_data
 from fednlp.data.catalogue import CATALOGUE
 from fednlp.errors import ConfigError, FednlpError, FetchError, ModelError
-from fednlp.fewshot.prompt_file import PromptSet, prompts_of
-from fednlp.fewshot.prompt_sets import (
+from fednlp.inference.zero_shot import check_prompts
+from fednlp.models.pretrained import load_tokenizer
+from fednlp.models.resolve import resolve_model
+from fednlp.prompts.prompt_file import PromptSet, prompts_of
+from fednlp.prompts.prompt_sets import (
     PromptChoice,
     load_prompts,
     parse_choice,
@@ -28,9 +31,6 @@ from fednlp.fewshot.prompt_sets import (
     with_prompt,
     words_for,
 )
-from fednlp.inference.zero_shot import check_prompts
-from fednlp.models.pretrained import load_tokenizer
-from fednlp.models.resolve import resolve_model
 from fednlp.tasks.cloze import filled, parts_of
 from fednlp.tasks.prompt_classification import PromptClassification
 

@@ -21,9 +21,13 @@ from fednlp.config import Experiment
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, FednlpError, ModelError
 from fednlp.fewshot.gold import GoldLabels
-from fednlp.fewshot.prompt_sets import load_prompts
-from fednlp.fewshot.trigger_gradient import input_embeddings, trigger_gradient
-from fednlp.fewshot.trigger_search import (
+from fednlp.models.pretrained import load_tokenizer
+from fednlp.prompts.prompt_sets import load_prompts
+from fednlp.prompts.simulation.gold_scores import gold_rows, held_out_half
+from fednlp.prompts.simulation.prompt_search import gold_of, search_words, write_prompts
+from fednlp.prompts.simulation.trigger_search import FoundPattern, search_triggers
+from fednlp.prompts.trigger_gradient import input_embeddings, trigger_gradient
+from fednlp.prompts.trigger_search import (
     climb,
     first_order_gains,
     require_numbers,
@@ -31,11 +35,7 @@ from fednlp.fewshot.trigger_search import (
     trigger_pattern,
     written_pattern,
 )
-from fednlp.models.pretrained import load_tokenizer
 from fednlp.simulation.components import build_components
-from fednlp.simulation.gold_scores import gold_rows, held_out_half
-from fednlp.simulation.prompt_search import gold_of, search_words, write_prompts
-from fednlp.simulation.trigger_search import FoundPattern, search_triggers
 from fednlp.tasks.prompt_classification import PromptClassification
 
 pytestmark = pytest.mark.whole

@@ -16,17 +16,17 @@ import fednlp
 from fednlp.cli import app
 from fednlp.config import as_experiment
 from fednlp.errors import ConfigError
-from fednlp.fewshot.prompt_sets import load_prompts
-from fednlp.fewshot.word_search import (
+from fednlp.models.pretrained import load_tokenizer
+from fednlp.models.resolve import resolve_model
+from fednlp.prompts.prompt_sets import load_prompts
+from fednlp.prompts.simulation.prompt_search import search_words
+from fednlp.prompts.word_search import (
     assigned_words,
     candidate_words,
     common_words,
     likelihood_ratios,
     require_every_label,
 )
-from fednlp.models.pretrained import load_tokenizer
-from fednlp.models.resolve import resolve_model
-from fednlp.simulation.prompt_search import search_words
 
 
 def by_hand(probabilities: Any, labels: list[int], label: int, token: int) -> float:

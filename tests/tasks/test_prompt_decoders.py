@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
-from fednlp.fewshot.prompt_sets import decoder_patterns, load_prompts, prompt_for, with_prompt
-from fednlp.fewshot.word_search import candidate_words
 from fednlp.models.settings import cloze_class
+from fednlp.prompts.prompt_sets import decoder_patterns, load_prompts, prompt_for, with_prompt
+from fednlp.prompts.word_search import candidate_words
 from fednlp.tasks.cloze import DECODER, frame
 from fednlp.tasks.prompt_classification import PromptClassification
 

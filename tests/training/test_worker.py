@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fednlp.config import Experiment
-from fednlp.deployment.site.requests import KeepLabelsRequest
 from fednlp.federated.algorithms.fedavg import fedavg
 from fednlp.federated.sums import ExactSum
+from fednlp.fewshot.deployment.site import KeepLabelsRequest
 from fednlp.models.pretrained import new_model
 from fednlp.runtime.messages import KINDS
 from fednlp.secure.unmasking import UnmaskRequest

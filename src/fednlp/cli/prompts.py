@@ -18,8 +18,8 @@ from fednlp.formatting.units import human_seconds
 if TYPE_CHECKING:
     from fednlp.config import Experiment
     from fednlp.inference.zero_shot import PromptCheck, ZeroShotScore
-    from fednlp.simulation.gold_scores import RankedPattern
-    from fednlp.simulation.trigger_search import AcceptedStep, FoundPattern
+    from fednlp.prompts.simulation.gold_scores import RankedPattern
+    from fednlp.prompts.simulation.trigger_search import AcceptedStep, FoundPattern
 
 _STEPS, _CANDIDATES = 30, 50
 _FOUND = "found.toml"
@@ -44,7 +44,7 @@ def listed() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from fednlp.fewshot.prompt_sets import load_prompts, prompt_names
+    from fednlp.prompts.prompt_sets import load_prompts, prompt_names
 
     table = Table("name", "data", "patterns", "labels", "words", box=None, pad_edge=False)
     for one in map(load_prompts, prompt_names()):
@@ -68,8 +68,8 @@ def checked(
     """Show how patterns read, whether words are one token, and how right a model is before any training."""
     from fednlp.data.columns import MissingColumns
     from fednlp.errors import DataError, ModelError
-    from fednlp.fewshot.prompt_sets import load_prompts, parse_choice
     from fednlp.inference.zero_shot import available_data, check_prompts
+    from fednlp.prompts.prompt_sets import load_prompts, parse_choice
 
     choice = parse_choice(name)
     choice = choice if pattern is None else replace(choice, pattern=pattern)
@@ -128,7 +128,7 @@ def searched(
     """Find a word for each label from the gold labels of an experiment, or a pattern with --triggers."""
     from fednlp import config
     from fednlp.errors import ConfigError
-    from fednlp.simulation.prompt_search import require_place
+    from fednlp.prompts.simulation.prompt_search import require_place
 
     if triggers is None and (steps, candidates) != (None, None):
         raise ConfigError("--steps and --candidates are for --triggers: say --triggers 3, for example")
@@ -148,7 +148,7 @@ def searched(
 
 def _search_words(asked: "Experiment", out: Path | None, as_json: bool) -> None:
     """Find words, print them, and write the best pattern."""
-    from fednlp.simulation.prompt_search import search_words
+    from fednlp.prompts.simulation.prompt_search import search_words
 
     search = search_words(asked, _say)
     if as_json:
@@ -176,7 +176,7 @@ def _search_triggers(
         as_json: Whether to print JSON.
     """
     from fednlp.errors import ConfigError
-    from fednlp.simulation.trigger_search import search_triggers
+    from fednlp.prompts.simulation.trigger_search import search_triggers
 
     path = Path(_FOUND) if out is None else out
     if out is None and path.exists():
@@ -210,7 +210,7 @@ def _search_triggers(
 
 def _write(out: Path, source: str, pattern: str, words: Mapping[str, str], as_json: bool) -> None:
     """Write a file of prompts, and say how it is used."""
-    from fednlp.simulation.prompt_search import write_prompts
+    from fednlp.prompts.simulation.prompt_search import write_prompts
 
     write_prompts(out, source, pattern, words)
     use = json.dumps(str(out), ensure_ascii=False)

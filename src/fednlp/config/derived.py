@@ -1,14 +1,16 @@
 """Experiments made of others: with another method and seed, as one of the variants, or with other settings."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
+from fednlp.config.fields import section_types
 from fednlp.config.overrides import checked, drop_options
 from fednlp.config.round_schedules import CONSTANT, WITHOUT_ROUNDS
 from fednlp.config.schema import Experiment
 from fednlp.config.sections import BASELINES, Server
 from fednlp.config.tables import merged_over
 from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.section import Section
 
 
 def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
@@ -29,8 +31,7 @@ def with_algorithm(experiment: Experiment, name: str, seed: int) -> Experiment:
     server = experiment.server if same else Server()
     update = {"algorithm": algorithm, "server": server.model_dump(), "seed": seed}
     if name in BASELINES:  # nothing is exchanged
-        update |= {"exchange": {}, "pull": {}, "secure": {}, "privacy": None, "fewshot": None}
-        update |= {"aggregator": None, "attack": None, "cohort": None}
+        update |= {section: None if default is None else {} for section, default in _of_rounds()}
         update["evaluation"] = {**experiment.evaluation.model_dump(), "federated": False}
     if name in WITHOUT_ROUNDS:
         update["client"] = {**experiment.client.model_dump(), **CONSTANT}
@@ -88,6 +89,13 @@ def _document(experiment: Experiment) -> dict[str, Any]:
     if "clients_per_round" not in experiment.model_fields_set:
         del document["clients_per_round"]
     return document
+
+
+def _of_rounds() -> Iterator[tuple[str, Section | None]]:
+    """Yield the sections that need federated rounds as a whole, each with its default."""
+    for name, section in section_types():
+        if any(one.name == f"[{name}]" and "federated_rounds" in one.needs for one in section.traits):
+            yield name, Experiment.model_fields[name].default
 
 
 def _options_of(name: str) -> Collection[str]:

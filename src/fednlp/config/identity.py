@@ -5,28 +5,11 @@ from typing import Any
 from fednlp.config.schema import Experiment
 from fednlp.config.tables import flatten
 
-_LATER = (
-    ("evaluation", "federated", False),
-    ("evaluation", "server_model", False),
-    ("exchange", "send", "updates"),
-    ("fewshot", "first_labelling", 1),
-    ("fewshot", "label_counts", "model"),
-    ("partition", "test_sets", "assigned"),
-    ("pull", "norm", "l2"),
-    ("pull", "embeddings", "chosen"),
-    ("runtime", "clients_at_once", 1),
-    ("runtime", "onednn", "auto"),
-    ("secure", "sum_reports", False),
-)
-"""Keys that came later, and their defaults: runs from before there was the key go by the same name."""
-
-_SEARCH = ("trial_cost", "trial_score")
-"""Keys of ``[fewshot]`` that came later, and decide nothing without a search for a pace."""
-
 
 def canonical(experiment: Experiment) -> dict[str, Any]:
     """Return what decides a run's result: not its name, its engine and workers, or what is kept."""
     document = experiment.model_dump(exclude_none=True)
+    document |= {name: section.deciding() for name, section in experiment.sections()}
     for key in ("name", "report", "rounds", "variant", "variants"):
         document.pop(key, None)
     if experiment.rounds.over_selection != 1:
@@ -34,11 +17,6 @@ def canonical(experiment: Experiment) -> dict[str, Any]:
     for key in ("engine", "address", "workers", "workers_per_gpu", "gpu_mapping"):
         document["runtime"].pop(key, None)
     document["evaluation"].pop("keep_client_models")
-    if experiment.fewshot is not None and experiment.fewshot.pacing != "search":
-        document["fewshot"] = {k: v for k, v in document["fewshot"].items() if k not in _SEARCH}
-    for section, key, usual in _LATER:
-        if document.get(section, {}).get(key) == usual:
-            document[section].pop(key)
     return document
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fednlp.config.compatibility import Feature, method_features, plugin_feature
+from fednlp.config.compatibility import method_features, plugin_feature
 from fednlp.config.fields import ExperimentFields
 from fednlp.config.method_options import foreign_options, found_or_none, named_functions
 from fednlp.config.round_schedules import CONSTANT
@@ -13,6 +13,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.plugins import is_own
+from fednlp.section import Feature
 
 _SCHEDULE = ("round_schedule", "warmup_rounds", "minimum_rate")
 

@@ -1,1 +1,5 @@
-"""Few-shot federated learning: the parts of FeS (Cai et al. 2023), pure where they can be."""
+"""Few labels (FeS, Cai et al. 2023): rules that are pure here, and a place for each room that they reach.
+
+``config`` is the section ``[fewshot]``, ``simulation`` the rounds in which clients also label, ``deployment`` the
+labels that sites keep. The section names them (:attr:`fednlp.section.Section.places`).
+"""

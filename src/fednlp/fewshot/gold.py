@@ -55,6 +55,22 @@ class GoldLabels:
         seen = set(self.labels.tolist())
         return [name for number, name in enumerate(self.label_names) if number not in seen]
 
+    def of_site(self, numbers: IntArray, client: int) -> tuple[IntArray, list[str]]:
+        """Return the rows of a client's file, and their labels: empty but for its gold ones.
+
+        Args:
+            numbers: int64, the client's training examples.
+
+        Raises:
+            ConfigError: The server has all of them, for validation.
+        """
+        rising = np.setdiff1d(numbers, self.validation[0])
+        if not len(rising):
+            raise ConfigError(f"fewshot.validation takes all examples of client {client}: lower it")
+        examples, labels = self.of(client)
+        names = dict(zip(examples.tolist(), (self.label_names[label] for label in labels), strict=True))
+        return rising, [names.get(number, "") for number in rising.tolist()]
+
     def facts(self) -> dict[str, Any]:
         """Return the figures for the run's summary."""
         return {

@@ -12,10 +12,10 @@ from fednlp.data import TextData, load_data
 from fednlp.data.catalogue import CATALOGUE
 from fednlp.data.features import Features
 from fednlp.errors import FednlpError
-from fednlp.fewshot.prompt_file import PromptSet
-from fednlp.fewshot.prompt_sets import PromptChoice, chosen_pattern, chosen_words, words_for
 from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model, prompt_class
 from fednlp.models.resolve import resolve_model
+from fednlp.prompts.prompt_file import PromptSet
+from fednlp.prompts.prompt_sets import PromptChoice, chosen_pattern, chosen_words, words_for
 from fednlp.tasks.cloze import DECODER, filled, mask_of, parts_of, word_ids
 from fednlp.tasks.prompt_classification import PromptClassification
 from fednlp.training.batches import evaluation_batches

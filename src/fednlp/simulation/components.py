@@ -231,7 +231,7 @@ def make_task(task_spec: str, data: TextData, tokenizer: Any, options: dict[str,
     if formulation_of(task_spec) == "prompt-classification":
         options = options | {"model_class": prompt_class(tokenizer.name_or_path)}
     if "prompt" in options:
-        from fednlp.fewshot.prompt_sets import with_prompt
+        from fednlp.prompts.prompt_sets import with_prompt
 
         options = with_prompt(options, data.label_names, tokenizer)
     cls = task_class(task_spec)
@@ -271,7 +271,7 @@ def open_data(experiment: Experiment, log: Log = lambda text: None) -> TextData:
             field=experiment.partition.given().get("field"),
         )
     except MissingLabel as error:
-        if experiment.fewshot is None:
+        if not experiment.partly_labelled:
             raise
         raise DataError(f"{error.found}: {_ALL_LABELS}") from None
     return with_own_tests(experiment, data, log) if experiment.partition.test_sets == "own-split" else data

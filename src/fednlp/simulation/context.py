@@ -13,11 +13,11 @@ from fednlp.federated.state import State
 from fednlp.federated.sums import count_nonfinite
 from fednlp.partition import Partition
 from fednlp.runtime.engine import Engine
-from fednlp.simulation.label_holder import LabelHolder
 from fednlp.tasks.label_scores import LabelScores
 from fednlp.training.worker import ClientWorker
 
 if TYPE_CHECKING:
+    from fednlp.fewshot.simulation.label_holder import LabelHolder
     from fednlp.secure.session import SessionFactory
 
 
@@ -54,7 +54,7 @@ class RunContext:
     lines: list[dict[str, Any]] = field(default_factory=list)
     note: str | None = None
     facts: dict[str, Any] = field(default_factory=dict)
-    labels: LabelHolder | None = None
+    labels: "LabelHolder | None" = None
     sum_sessions: "SessionFactory | None" = None
 
     def __post_init__(self) -> None:

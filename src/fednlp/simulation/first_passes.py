@@ -7,9 +7,7 @@ import numpy as np
 
 from fednlp.costs import local_examples
 from fednlp.federated.client import ClientResult
-from fednlp.fewshot.pacing import rounded_up
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.label_holder import LabelHolder
 
 
 class FirstPasses:
@@ -17,13 +15,10 @@ class FirstPasses:
 
     Which of its examples a client draws is known to it alone. So its rounds are taken to draw examples that are new to
     it as long as there are any: an upper bound, which is exact once all have been drawn.
-
-    Args:
-        holder: The labels of a run with few labels; None where all examples have labels.
     """
 
-    def __init__(self, context: RunContext, holder: LabelHolder | None) -> None:
-        self.context, self.holder = context, holder
+    def __init__(self, context: RunContext) -> None:
+        self.context = context
         self._sizes = np.diff(context.partition.train_offsets)
         self._labelled: set[int] = set()
         self._trained: Counter[int] = Counter()
@@ -41,25 +36,19 @@ class FirstPasses:
         found = {r.client: self._new(r.client, self._trained[r.client]) for r in results}
         return {client: new for client, new in found.items() if new}
 
-    def of_labelling(self, labelling: Mapping[int, int]) -> tuple[dict[int, int], dict[int, int]]:
-        """Return the number of texts that each client embeds, and the number of those that are new to it.
+    def of_labelling(self, labelling: Mapping[int, int]) -> dict[int, int]:
+        """Return the number of texts that are new to each client that labels, where any are.
 
         Args:
             labelling: Number of texts of each client that labels in a round.
         """
         self._read_lines()
-        new = {client: texts for client, texts in labelling.items() if client not in self._labelled}
-        fewshot = self.context.experiment.fewshot
-        if fewshot is None or fewshot.filter_ratio is None or fewshot.filter == "random":
-            return {}, new
-        # The texts before filtering, of which the candidates are the rounded share.
-        ratio = fewshot.filter_ratio
-        return {c: min(rounded_up(n / ratio), int(self._sizes[c])) for c, n in new.items()}, new
+        return {client: texts for client, texts in labelling.items() if client not in self._labelled}
 
     def _new(self, client: int, times: int) -> int:
         """Return the examples that are new to a client that has trained so many times."""
-        if self.holder is not None:
-            return 0 if times else int(self.holder.gold[client])
+        if self.context.labels is not None:
+            return 0 if times else int(self.context.labels.gold[client])
         options, size = self.context.experiment.client, int(self._sizes[client])
         drawn = int(
             local_examples(

@@ -1,16 +1,15 @@
 """Selects the training loop of a run."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from fednlp.federated.lora import ExactAveraging, check_exact
 from fednlp.simulation.baselines import Centralised, LocalOnly
-from fednlp.simulation.central_labels import CentralLabels
 from fednlp.simulation.chained import SequentialFineTuning
 from fednlp.simulation.context import RunContext, Training
-from fednlp.simulation.label_holder import OpenLabels
 from fednlp.simulation.majority import MostFrequentLabel
 from fednlp.simulation.protection import Protected
-from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.rounds import FederatedTraining
 
 _BASELINES: dict[str, type[Centralised | SequentialFineTuning | LocalOnly | MostFrequentLabel]] = {
@@ -22,13 +21,13 @@ _BASELINES: dict[str, type[Centralised | SequentialFineTuning | LocalOnly | Most
 
 
 def training_of(
-    context: RunContext, protected: Protected, open_labels: OpenLabels = CentralLabels
+    context: RunContext, protected: Protected, open_labels: Callable[[RunContext], Any] | None = None
 ) -> Training:
     """Return the training loop of a run.
 
     Args:
         protected: The run's algorithm, with differential privacy and secure aggregation.
-        open_labels: Opens the labels of a run with few labels.
+        open_labels: Opens the labels that change with the rounds, where not this process holds them.
 
     Raises:
         ConfigError: The model, the data or the labels do not allow the configured method.
@@ -43,7 +42,7 @@ def training_of(
     for promise in protected.promises:
         context.log(promise)
     context.facts.update(protected.facts)
-    if context.experiment.fewshot is None:
-        return FederatedTraining(context, algorithm)
-    labels = PseudoLabels(context, algorithm, open_labels(context))
-    return FederatedTraining(context, labels.algorithm, labels)
+    for rounds in context.experiment.parts("rounds"):
+        labels = rounds(context, algorithm, open_labels)
+        return FederatedTraining(context, labels.algorithm, labels)
+    return FederatedTraining(context, algorithm)

@@ -146,8 +146,8 @@ def memory_of_depth(
     Raises:
         ConfigError: The optimiser is unknown.
     """
-    client, fewshot = experiment.client, experiment.fewshot
-    labels, tokens = fewshot is not None and fewshot.pacing != "none", client.max_tokens_per_batch
+    client = experiment.client
+    labels, tokens = experiment.pseudo_labels, client.max_tokens_per_batch
     return client_memory(
         sizes,
         depth,

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from fednlp.simulation.clients_at_once import ClientsAtOnce
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
 from fednlp.simulation.first_passes import FirstPasses
-from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.resource_estimation import (
     examples_of_round,
     fleet_of,
@@ -30,6 +29,9 @@ from fednlp.simulation.resource_estimation import (
     memory_of_run,
     seconds_of_round,
 )
+
+if TYPE_CHECKING:
+    from fednlp.fewshot.simulation.pseudo_labels import PseudoLabels
 
 
 class FederatedTraining:
@@ -40,13 +42,15 @@ class FederatedTraining:
         labels: The pseudo labels; None where all examples have labels.
     """
 
-    def __init__(self, context: RunContext, algorithm: Algorithm, labels: PseudoLabels | None = None) -> None:
+    def __init__(
+        self, context: RunContext, algorithm: Algorithm, labels: "PseudoLabels | None" = None
+    ) -> None:
         self.context, self.algorithm, self.labels = context, algorithm, labels
         self.rounds = context.experiment.num_rounds
         self.runtime: Runtime = _training_runtime(context) if labels is None else labels
         self._sizes = np.diff(context.partition.train_offsets)
         self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
-        self.first = FirstPasses(context, None if labels is None else labels.holder)
+        self.first = FirstPasses(context)
         self._seconds = self._clock() if labels is None else None
         state = context.state
         self._bad = count_nonfinite(state.params)
@@ -117,7 +121,7 @@ class FederatedTraining:
     def _clock(self) -> NDArray[np.float64] | None:
         """Return each client's simulated seconds of a round; None where ``[costs]`` has no figures.
 
-        Not for ``[fewshot]``, where the number of labelled examples changes with the rounds.
+        Not where the number of labelled examples changes with the rounds.
         """
         if self.fleet is None:
             return None
@@ -136,7 +140,8 @@ class FederatedTraining:
             costs[one.client] = merge(costs[one.client], cost) if one.client in costs else cost
         if labels is None:
             return costs
-        embedded, first = self.first.of_labelling(labels.labelled_by)
+        first = self.first.of_labelling(labels.labelled_by)
+        embedded = labels.embedded(first)
         judge = labels.judge
         for client, labelled in judge.texts_seen.items():
             whole, tensors = self._length(0), len(layout.entries)

@@ -29,7 +29,6 @@ from fednlp.reports.read import read_file
 from fednlp.reports.trackers import Outcome, open_trackers, round_numbers
 from fednlp.runtime.engine import Engine
 from fednlp.simulation.callback import Callback
-from fednlp.simulation.central_labels import CentralLabels
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import attacked, attackers_of, build_algorithm
 from fednlp.simulation.context import RunContext, Training
@@ -37,7 +36,6 @@ from fednlp.simulation.evaluate import write_clients
 from fednlp.simulation.facts import example_counts
 from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.final import evaluate_final, is_due
-from fednlp.simulation.label_holder import OpenLabels
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import RunDir, remedy, require_space, saving
@@ -76,7 +74,7 @@ def open_run(
     algorithm: Algorithm | None,
     sessions: "SessionFactory | None" = None,
     sum_sessions: "SessionFactory | None" = None,
-    open_labels: OpenLabels = CentralLabels,
+    open_labels: Callable[[RunContext], Any] | None = None,
 ) -> OpenRun:
     """Build what the rounds need, from the last checkpoint where there is one.
 
@@ -89,7 +87,7 @@ def open_run(
         algorithm: A method as a value, which replaces the one that the experiment names.
         sessions: Opens the sessions of secure aggregation; None for sessions in this process.
         sum_sessions: The same for secure sums over the clients' tests.
-        open_labels: Opens the labels of a run with few labels; by default this process holds them.
+        open_labels: Opens the labels that change with the rounds, where not this process holds them.
     """
     for line in check_federated_evaluation(experiment, components.task, partition.test_offsets):
         callback.log(line)

@@ -51,7 +51,7 @@ def worker_spec(
         options=experiment.client.model_dump(include={*LocalTraining.model_fields}),
         federated=experiment.algorithm.name not in BASELINES,
         records=str(records.resolve()),
-        unlabelled=experiment.fewshot is not None,
+        unlabelled=experiment.partly_labelled,
         seed=experiment.seed,
         device=experiment.runtime.device,
         workers_per_gpu=experiment.runtime.workers_per_gpu,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from fednlp.config import Experiment
 from fednlp.costs import DeviceProfile, TrainingDepth, seconds_per_example
 from fednlp.errors import ConfigError
-from fednlp.fewshot.depth_capacity import TrainingPlan
 from fednlp.simulation.resource_estimation import memory_of_depth, model_sizes
+from fednlp.studies.depth_capacity import TrainingPlan
 
 if TYPE_CHECKING:
     from torch import nn

@@ -3,7 +3,7 @@
 from fednlp.config import Experiment
 from fednlp.config.sections import Data
 from fednlp.errors import ConfigError
-from fednlp.fewshot.prompt_sets import prompt_names
+from fednlp.prompts.prompt_sets import prompt_names
 
 
 def on_public_set(experiment: Experiment, public: str) -> Experiment:

@@ -1,6 +1,6 @@
 """``fednlp plan``: search a training plan for a device by its costs and a short run (FeS, section 3.3).
 
-:mod:`fednlp.fewshot.depth_capacity` decides which plans are evaluated, and in which order. docs/methods/planning.md
+:mod:`fednlp.studies.depth_capacity` decides which plans are evaluated, and in which order. docs/methods/planning.md
 defines the figures.
 """
 
@@ -16,17 +16,17 @@ from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, Costs, Report
 from fednlp.costs import DeviceProfile, load_profile, profile_names
 from fednlp.errors import ConfigError
-from fednlp.fewshot.depth_capacity import (
+from fednlp.runtime.worker_process import kept_workers
+from fednlp.simulation.callback import NullCallback
+from fednlp.simulation.components import Log
+from fednlp.simulation.run import run
+from fednlp.studies.depth_capacity import (
     PlanDecision,
     PlanOutcome,
     TrainingPlan,
     monotonicity_violations,
     search_plans,
 )
-from fednlp.runtime.worker_process import kept_workers
-from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.components import Log
-from fednlp.simulation.run import run
 from fednlp.studies.plan_estimation import PlanCost, PlanEstimator
 
 OnProgress = Callable[[int, int, str], None]

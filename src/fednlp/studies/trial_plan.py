@@ -175,9 +175,9 @@ def plan_searches(
 def _require_labels(experiment: Experiment, methods: Sequence[str]) -> None:
     """Check that the labels of the training texts are known, since trials are compared on a part of them."""
     for method in methods:
-        if config.with_method(experiment, method, experiment.seed).fewshot is not None:
+        if config.with_method(experiment, method, experiment.seed).partly_labelled:
             raise ConfigError(
-                f"{method} with [fewshot] cannot be tuned: trials are compared on labelled training texts, and most "
+                f"{method} cannot be tuned: trials are compared on labelled training texts, and most "
                 "of its texts have no label; leave the tuning out, and compare settings as [variants]"
             )
 

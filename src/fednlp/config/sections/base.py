@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, create_model
+from pydantic import create_model
+
+from fednlp.section import Section
 
 BASELINES = ("centralised", "chained", "local", "majority")
 """What federated algorithms are compared with; no algorithms themselves."""
@@ -13,14 +15,6 @@ SITES = "sites"
 """The name of data that are at the sites of a deployment."""
 GIVEN = "given-in-python"
 """The name of an algorithm that is given as a value, in Python."""
-
-
-class Section(BaseModel):
-    """Strict and frozen, without other keys."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, protected_namespaces=(), validate_default=True
-    )
 
 
 S = TypeVar("S", bound=Section)

@@ -1,6 +1,7 @@
 """The sections of an experiment that say what the clients have: ``[data]`` and ``[partition]``."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import (
     AfterValidator,
@@ -13,12 +14,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from fednlp.config.sections.base import SITES, Section, with_options
+from fednlp.config.sections.base import SITES, with_options
 from fednlp.data.label_names import label_name
-from fednlp.errors import PartitionError
+from fednlp.errors import ConfigError, PartitionError
 from fednlp.option_types import Fraction, PositiveInt
-from fednlp.partition.make import PartitionSpec, method_named
+from fednlp.partition.make import PartitionSpec, check_options, method_named
 from fednlp.partition.methods import METHODS
+from fednlp.plugins import is_own
+from fednlp.section import Feature, Section
 
 
 def _one_or_several(value: Any) -> Any:
@@ -92,6 +95,12 @@ class Data(DataFiles):
     names.
     """
 
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            'data.name = "sites"', breaks={"training_labels": "leaves the examples at the sites"}, remedy=""
+        ),
+    )
+
     name: str | None = None
     train_size: Size = None
     test_size: Size = None
@@ -103,6 +112,12 @@ class Data(DataFiles):
     def at_sites(self) -> bool:
         """Whether the examples are at the sites of a deployment."""
         return self.name == SITES
+
+    def problems_at_sites(self, experiment: Any) -> Iterator[str]:
+        """Yield that nothing compares models on the server's labelled texts."""
+        fewshot = experiment.fewshot
+        if self.validation_path is not None and (fewshot is None or fewshot.pacing != "search"):
+            yield 'data.validation_path is for fewshot.pacing = "search" alone: leave it out'
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
@@ -142,6 +157,8 @@ class Partition(Section):
     (:mod:`fednlp.partition.methods`).
     """
 
+    later: ClassVar[tuple[str, ...]] = ("test_sets",)
+
     method: str = "auto"
     test_sets: Literal["assigned", "own-split"] = "assigned"
     clients: PositiveInt | None = None
@@ -172,3 +189,24 @@ class Partition(Section):
     def spec(self) -> PartitionSpec:
         """Return what the partition is made of."""
         return PartitionSpec(self.method, seed=self.seed, **self.given())
+
+    def problems(self, experiment: Any) -> Iterator[str]:
+        """Yield what is wrong with the method's options, and with tests that somebody else names."""
+        if self.options and not is_own(self.method):
+            yield (
+                f"[partition] options are for a partitioner of your own: write those of {self.method!r} into "
+                "[partition], or leave them out"
+            )
+            return
+        if self.test_sets == "own-split" and (self.method == "file" or experiment.data.at_sites):
+            whose = (
+                "each site names its tests" if experiment.data.at_sites else "the file has the clients' tests"
+            )
+            yield f'partition.test_sets = "own-split": {whose}: leave it out'
+            return
+        try:
+            check_options(self.spec())
+        except PartitionError as error:
+            yield f"[partition] {error}"
+        except ConfigError:  # reported already
+            pass

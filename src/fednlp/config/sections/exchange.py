@@ -1,14 +1,14 @@
 """The sections of an experiment that say what is sent, and what the server learns of it."""
 
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import field_validator
 
-from fednlp.config.sections.base import Section
-from fednlp.option_types import Decay, Fraction, NonNegativeFloat, PositiveFloat
-
-LARGEST_CLIP = 1024.0
-"""Of an element of an update in a secure sum."""
+from fednlp.errors import ConfigError
+from fednlp.federated.transform_spec import HALVES, INTEGERS, check_exchange
+from fednlp.option_types import Fraction
+from fednlp.section import IN_ROUNDS, Feature, Section
 
 
 class Exchange(Section):
@@ -17,6 +17,26 @@ class Exchange(Section):
     With ``error_feedback`` a client adds what the way up lost of an update to its next one. With ``send = "weights"``
     clients send their weights and not what these changed by, and the server goes on from the model that it sent.
     """
+
+    later: ClassVar[tuple[str, ...]] = ("send",)
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature("[exchange]", IN_ROUNDS),
+        Feature(
+            'exchange.send = "weights"',
+            {"one_model": "rounds one model"},
+            {"updates": "has clients send their weights"},
+        ),
+        Feature(
+            "exchange.error_feedback",
+            {"one_model": "adds what was lost of an update to the next one of the same model"},
+            {"bounded_update": "carries one update into others"},
+        ),
+        Feature(
+            "clip in exchange.up",
+            breaks={"bounded_update": "cuts updates too"},
+            given=lambda e: any(word.startswith("clip") for word in e.exchange.up),
+        ),
+    )
 
     up: list[str] = []
     down: list[str] = []
@@ -28,12 +48,52 @@ class Exchange(Section):
     def _one_or_many(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
+    def problems(self, experiment: Any) -> Iterator[str]:
+        """Yield what is wrong with the transforms, and with settings that have no effect."""
+        if self.send == "weights":
+            for word in self.up:
+                if word.partition(":")[0] not in (*HALVES, *INTEGERS):
+                    yield (
+                        f'exchange.send = "weights": {word} is for updates: say "float16", "bfloat16", "int8" or "int4"'
+                    )
+            if not self.up:
+                yield (
+                    'exchange.send = "weights" has no effect without a transform: say exchange.up = ["float16"], or '
+                    "leave it out"
+                )
+            if self.error_feedback:
+                yield 'exchange.error_feedback is for updates: leave it out, or say exchange.send = "updates"'
+        try:
+            check_exchange(self.up, self.down, self.error_feedback)
+        except ConfigError as error:
+            yield str(error)
+
 
 class Pull(Section):
     """Which of the shared tensors a client sends in a round, by how far they moved since its last one.
 
     With ``embeddings = "apart"`` these are always sent, and not counted in ``share``.
     """
+
+    later: ClassVar[tuple[str, ...]] = (
+        "norm",
+        "embeddings",
+    )
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            "[pull]",
+            {
+                **IN_ROUNDS,
+                "one_vector": "chooses tensors of the model's update",
+                "one_model": "compares a client's tensors with one model",
+            },
+            {
+                "same_tensors": "sends different tensors for each client",
+                "plain_steps": "compares with what each client sent before",
+            },
+        ),
+        Feature('pull.push = "selected"', breaks={"whole_model": "sends no client the whole model"}),
+    )
 
     rule: Literal["all", "low", "high", "random"] = "all"
     share: Fraction = 0.5
@@ -42,46 +102,10 @@ class Pull(Section):
     norm: Literal["l2", "l1"] = "l2"
     embeddings: Literal["chosen", "apart"] = "chosen"
 
-
-class Secure(Section):
-    """Secure aggregation: the server learns the sum of the clients' weighted updates, and no one's.
-
-    ``dropout`` and ``max_colluding`` are the largest fractions of a cohort that may drop out, or collude with the
-    server; the protocol's thresholds follow from them. An update's elements are cut at ``clip`` and rounded to
-    ``bits`` bits. ``malicious_server`` is for a server that may lie: clients sign what they were shown.
-    ``simulated_dropout`` makes each client drop out with that probability, in a phase drawn at random. With
-    ``sum_reports`` the training loss, the examples seen and the local steps of each client are summed with its update.
-    """
-
-    protocol: Literal["none", "secagg", "secagg+", "lightsecagg"] = "none"
-    dropout: Decay = 0.1
-    max_colluding: Decay = 0.1
-    clip: Annotated[float, Field(gt=0, le=LARGEST_CLIP)] = 1.0
-    bits: Annotated[int, Field(ge=2, le=31)] | None = None
-    stochastic: bool = False
-    malicious_server: bool = False
-    simulated_dropout: Decay = 0.0
-    sum_reports: bool = False
-
-
-class Privacy(Section):
-    """Differential privacy of clients: the norm that an update is cut to, and noise on the sum.
-
-    ``noise`` is the standard deviation of the sum's noise over ``clip``; or say which ``epsilon`` the whole run may
-    cost at ``delta``, and the noise follows. With secure aggregation the clients add the noise, and ``epsilon`` is
-    against the server, which knows the cohorts; else the server adds it, against whoever sees the models.
-    ``max_noise_ratio`` is the largest norm of a round's noise, over that of the mean update, with which a run begins.
-    """
-
-    clip: PositiveFloat
-    noise: NonNegativeFloat | None = None
-    epsilon: PositiveFloat | None = None
-    delta: Fraction = 1e-5
-    sampling: Literal["fixed", "poisson"] = "fixed"
-    max_noise_ratio: PositiveFloat = 100.0
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
-        if (self.noise is None) == (self.epsilon is None):
-            raise ValueError("say either noise = 1.0 (over clip) or epsilon = 8.0 (of the whole run)")
-        return self
+    def problems(self, experiment: Any) -> Iterator[str]:
+        """Yield that the other keys have no effect without a rule."""
+        if self.rule == "all" and self != Pull():
+            yield (
+                '[pull] share, of, push, norm and embeddings have no effect with pull.rule = "all": say pull.rule = '
+                '"low", "high" or "random"'
+            )

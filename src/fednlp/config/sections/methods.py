@@ -1,16 +1,17 @@
 """The sections of an experiment that say by which method: the algorithm, its parts, clients, server and rounds."""
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, PlainValidator, field_validator, model_validator
 
-from fednlp.config.sections.base import BASELINES, GIVEN, Section
+from fednlp.config.sections.base import BASELINES, GIVEN
 from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.federated.cohorts import COHORTS
 from fednlp.federated.schedules import ScheduleName
 from fednlp.option_types import Count, Decay, Fraction, PositiveFloat, PositiveInt
+from fednlp.section import IN_ROUNDS, Feature, Section
 from fednlp.training.local_training import LocalTraining
 
 ServerName = Literal["sgd", "adagrad", "adam", "yogi"]
@@ -73,6 +74,10 @@ class Algorithm(NamedFunction):
 class Aggregator(NamedFunction):
     """How updates become one, in place of the algorithm's own rule (:mod:`fednlp.federated.aggregators`)."""
 
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature("[aggregator]", {**IN_ROUNDS, "replaceable_rule": "takes the place of the weighted mean"}),
+    )
+
     name: str = "mean"
 
     @field_validator("name")
@@ -83,6 +88,10 @@ class Aggregator(NamedFunction):
 
 class Cohort(NamedFunction):
     """By which rule a round's clients are drawn, in place of the algorithm's own (:mod:`fednlp.federated.cohorts`)."""
+
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature("[cohort]", {**IN_ROUNDS, "waits": "draws the clients of a round"}),
+    )
 
     name: str = "uniform"
 
@@ -97,6 +106,14 @@ class Attack(NamedFunction):
 
     The attacks: :mod:`fednlp.federated.attacks`.
     """
+
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            "[attack]",
+            {**IN_ROUNDS, "simulation": "has clients send false updates, which no site does for a server"},
+            {"plain_steps": "has some of them send something else"},
+        ),
+    )
 
     fraction: Fraction
 
@@ -113,6 +130,25 @@ class Client(LocalTraining, Section):
     ``round_schedule``, ``warmup_rounds`` and ``minimum_rate`` change the learning rate over the rounds: they multiply
     it by a factor between ``minimum_rate`` and 1 (:class:`fednlp.federated.schedules.RateSchedule`).
     """
+
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            "client.keep_optimizer",
+            {
+                "one_training": "keeps the state of one optimiser",
+                "one_model": "keeps that of steps on one model",
+            },
+        ),
+        *(
+            Feature(f"client.{key}", breaks={"plain_steps": "changes how a step is computed"})
+            for key in (
+                "gradient_accumulation_steps",
+                "max_tokens_per_batch",
+                "gradient_checkpointing",
+                "fp16",
+            )
+        ),
+    )
 
     finetune_steps: Count = 0
     round_schedule: ScheduleName = "constant"
@@ -145,6 +181,21 @@ class Rounds(Section):
     deliver count; in a simulation they are the fastest by the simulated clock. With ``send_model`` the sites of a
     deployment get the final model after the last round.
     """
+
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            "rounds.over_selection",
+            {
+                **IN_ROUNDS,
+                "clock": "needs the time that each client takes",
+                "all_drawn": "draws more clients among all",
+                "foreseen": "draws more clients than the round needs",
+                "waits": "draws more clients, and waits for the fastest of them",
+            },
+            {"all_counted": "withdraws updates that arrive late, so that fast clients decide who counts"},
+            remedy="say rounds.over_selection = 1.0",
+        ),
+    )
 
     wait: PositiveFloat | None = None
     over_selection: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0

@@ -1,14 +1,18 @@
 """The sections of an experiment that change no weights: costs, where the work is done, evaluation, reports."""
 
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import PlainValidator, field_validator
 from pydantic_core import PydanticCustomError
 
-from fednlp.config.sections.base import Section
+from fednlp.costs.devices import load_profile
+from fednlp.costs.fleet import check_mix
+from fednlp.errors import ConfigError
 from fednlp.option_types import Count, Fraction, PositiveFloat, PositiveInt
 from fednlp.plugins import is_own
 from fednlp.runtime import ENGINES
+from fednlp.section import IN_ROUNDS, Feature, Section
 
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow"]
 
@@ -30,9 +34,23 @@ class Costs(Section):
     ``device`` is one profile for all clients, or a mix: shares of the clients by profile.
     """
 
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature("costs.device", {"each_report": "counts the examples that each client has seen"}),
+    )
+
     bandwidth_up: PositiveFloat | None = None
     bandwidth_down: PositiveFloat | None = None
     device: Annotated[str | dict[str, float] | None, PlainValidator(_one_or_mixed)] = None
+
+    def problems(self, experiment: Any) -> Iterator[str]:
+        """Yield that a profile cannot be read, or a mix of them is none."""
+        try:
+            if isinstance(self.device, dict):
+                check_mix(self.device)
+            for name in [self.device] if isinstance(self.device, str) else self.device or ():
+                load_profile(name)
+        except ConfigError as error:
+            yield f"costs.device: {error}"
 
 
 class Runtime(Section):
@@ -44,6 +62,22 @@ class Runtime(Section):
     not those of one client after the other, bit for bit. ``onednn`` has oneDNN compute the linear layers in float32;
     ``"auto"`` where this is faster.
     """
+
+    later: ClassVar[tuple[str, ...]] = (
+        "clients_at_once",
+        "onednn",
+    )
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            "runtime.clients_at_once",
+            {
+                **IN_ROUNDS,
+                "plain_steps": "computes the steps of several clients over one frozen base in one pass",
+                "fixed_base": "trains adapters or heads over a frozen base",
+                "simulation": "trains clients of several sites in one process",
+            },
+        ),
+    )
 
     engine: str = "pool"
     address: str | None = None
@@ -65,6 +99,13 @@ class Runtime(Section):
             f'there is no engine "{name}": known are {", ".join(ENGINES)}, or "module:Class" of your own'
         )
 
+    def problems(self, experiment: Any) -> Iterator[str]:
+        """Yield what the engine has no use for."""
+        if self.address is not None and self.engine in ENGINES and self.engine != "ray":
+            yield 'runtime.address is that of a cluster of Ray: say runtime.engine = "ray", or leave it out'
+        elif self.gpu_mapping is not None and self.engine == "ray":
+            yield "runtime.gpu_mapping: Ray lays its actors over the GPUs by itself: leave it out"
+
 
 class Evaluation(Section):
     """When the model is tried on test examples: every so many rounds, and always at the end.
@@ -77,6 +118,24 @@ class Evaluation(Section):
     bfloat16. With ``validation_fraction`` each client sets aside that share of its training examples, and all tests are
     made on these; the test sets are not used. It is for choosing settings.
     """
+
+    later: ClassVar[tuple[str, ...]] = (
+        "federated",
+        "server_model",
+    )
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            "evaluation.federated",
+            {**IN_ROUNDS, "one_model": "sums over tests of one model"},
+            {
+                "noised_sums": (
+                    "publishes exact sums over the clients' test examples",
+                    "leave it out, and test the model on examples of the server (data.test_path)",
+                )
+            },
+        ),
+        Feature("evaluation.validation_fraction", {"training_labels": "needs labels of training examples"}),
+    )
 
     every: PositiveInt = 1
     personal: bool = True

@@ -1,14 +1,17 @@
 """The sections of an experiment that say what is learnt: ``[task]`` and ``[model]``."""
 
 import difflib
-from typing import Annotated, Any, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from fednlp.config.sections.base import Section, with_options
-from fednlp.errors import ConfigError
+from fednlp.config.sections.base import with_options
+from fednlp.errors import ConfigError, ModelError
 from fednlp.formulations import TASKS, option_types
+from fednlp.models.peft_methods import averaging_of
 from fednlp.models.selection_spec import layer_places
+from fednlp.section import Feature, Section
 
 
 @with_options(option_types())
@@ -57,6 +60,13 @@ class AddedLayers(Section):
         return at
 
 
+def _keeps_layers(experiment: Any) -> bool:
+    train = experiment.model.train
+    return isinstance(train, Mapping) and (
+        bool({"critical_layer", "personal"} & {*train}) or "personal" in train.values()
+    )
+
+
 class Model(Section):
     """The starting point: a name known here, a folder, or a hub name; ``config`` overrides its settings.
 
@@ -64,6 +74,37 @@ class Model(Section):
     and target) are for models that are built over the texts at hand;
     ``train`` says which parameters are shared, personal or frozen (:mod:`fednlp.models.selection`).
     """
+
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            '[model.peft] averaging = "exact"',
+            {
+                "averages": "averages the products of the clients' two factors",
+                "sees_updates": "needs the product of each client's two factors",
+                "same_tensors": "needs all adapters of all clients",
+                "one_model": "moves the base weights of one model",
+            },
+            {
+                "fixed_base": "moves the base weights under the adapters",
+                "additive": "multiplies what clients send",
+            },
+            remedy='say averaging = "ffa" or "plain"',
+            given=lambda e: averaging_of(e.model.peft) == "exact",
+        ),
+        Feature(
+            'model.train = "all"',
+            breaks={"plain_steps": "trains all weights"},
+            remedy='add [model.peft], or freeze layers, such as by model.train = "head"',
+            given=lambda e: e.model.train == "all" and e.model.peft is None,
+        ),
+        Feature(
+            "model.train",
+            {"one_model": "keeps layers that clients train with one model"},
+            {"whole_model": "keeps layers with each client"},
+            remedy='share all layers; to share all but the embeddings, say model.train.frozen = "embeddings"',
+            given=_keeps_layers,
+        ),
+    )
 
     name_or_path: str = "bert-tiny"
     max_length: Annotated[int, Field(ge=4)] = 128
@@ -73,3 +114,18 @@ class Model(Section):
     added_layers: AddedLayers | None = None
     peft: dict[str, JsonValue] | None = None
     train: JsonValue = "all"
+
+    def problems(self, experiment: Any) -> Iterator[str]:
+        """Yield what is wrong with the choice of parameters, and with the adapters."""
+        from fednlp.models.peft_methods import check_peft
+        from fednlp.models.selection_spec import parse_selection
+
+        try:
+            parse_selection(self.train)
+        except ConfigError as error:
+            yield f"model.train: {error}"
+        try:
+            if self.peft is not None:
+                check_peft(self.peft)
+        except ModelError as error:
+            yield str(error)

@@ -13,14 +13,12 @@ from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.sections import SITES
 from fednlp.data.textdata import Split, TextData
-from fednlp.deployment.session.servable import DRAWN, servable, unsupported
+from fednlp.deployment.session.servable import servable, unsupported
 from fednlp.disk import atomic, writing
 from fednlp.errors import ConfigError
-from fednlp.fewshot.gold import GoldLabels
 from fednlp.partition import Partition
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import Log, open_data
-from fednlp.simulation.gold_labels import drawn_gold_labels
 
 TRAIN, TEST, VALIDATION = "train.parquet", "test.parquet", "validation.parquet"
 FEDERATION = "federation.toml"
@@ -79,13 +77,16 @@ def split_out(experiment: Experiment, folder: Path, log: Log) -> Shards:
         raise ConfigError(f"{folder} is not empty: choose another folder")
     data = open_data(experiment, log)
     partition = build_partition(experiment, data, log)
-    gold = _gold_labels(experiment, data, partition)
+    gold = None
+    for split_labels in experiment.parts("split"):
+        gold = split_labels(experiment, data, partition)
     names = folder_names(partition)
     with writing(folder, _REMEDY):
         (folder / _UNDERWAY).touch()
         for client, name in enumerate(names):
             (folder / name).mkdir(parents=True)
-            numbers, labels = _training_examples(partition.train(client), gold, client)
+            own = partition.train(client)
+            numbers, labels = (own, None) if gold is None else gold.of_site(own, client)
             _write(data, "train", numbers, folder / name / TRAIN, labels)
             if len(partition.test(client)):
                 _write(data, "test", partition.test(client), folder / name / TEST)
@@ -140,6 +141,7 @@ def served_experiment(
         clients: Number of clients, which a round has at most.
     """
     sections: dict[str, Any] = experiment.model_dump(exclude_none=True)
+    sections |= {name: section.served() for name, section in experiment.sections()}
     sections["data"] = {"name": SITES}
     if data.label_names:
         sections["data"]["labels"] = list(data.label_names)
@@ -147,11 +149,8 @@ def served_experiment(
         sections["data"]["test_path"] = str(test.absolute())
     sections["task"] = {**sections.get("task", {}), "name": experiment.task.configured or data.task}
     sections.pop("partition", None)
-    if "fewshot" in sections:
-        sections["fewshot"] = {key: value for key, value in sections["fewshot"].items() if key not in DRAWN}
-        assert experiment.fewshot is not None
-        if experiment.fewshot.pacing == "search" and experiment.fewshot.validation:
-            sections["data"]["validation_path"] = str(validation.absolute())
+    if validation.is_file():
+        sections["data"]["validation_path"] = str(validation.absolute())
     sections["clients_per_round"] = min(experiment.clients_per_round, clients)
     return config.parse(sections, experiment.name).resolved()
 
@@ -174,37 +173,6 @@ def _plain(name: str) -> str:
     """Return a name as a folder can have it; empty where nothing of it is left."""
     kept = "".join(c if c.isalnum() or c in "._-" else "-" for c in Path(name).stem.strip())
     return kept.strip(".-")[:64]
-
-
-def _gold_labels(experiment: Experiment, data: TextData, partition: Partition) -> GoldLabels | None:
-    """Return the gold labels that a simulation draws; None where all examples have labels.
-
-    Raises:
-        ConfigError: There are more gold labels than examples, or the task has no classes.
-    """
-    if experiment.fewshot is None:
-        return None
-    if data.schema.kind != "class":
-        raise ConfigError(f"[fewshot] gives texts classes, and {data.task} has none: leave it out")
-    return drawn_gold_labels(experiment, data.labels("train"), data.label_names, partition)
-
-
-def _training_examples(
-    numbers: np.ndarray, gold: GoldLabels | None, client: int
-) -> tuple[np.ndarray, list[str] | None]:
-    """Return the rows of a client's file, and their labels: empty but for its gold ones; None for those of the data.
-
-    Raises:
-        ConfigError: The server has all of them, for validation.
-    """
-    if gold is None:
-        return numbers, None
-    rising = np.setdiff1d(numbers, gold.validation[0])
-    if not len(rising):
-        raise ConfigError(f"fewshot.validation takes all examples of client {client}: lower it")
-    examples, labels = gold.of(client)
-    names = dict(zip(examples.tolist(), (gold.label_names[label] for label in labels), strict=True))
-    return rising, [names.get(number, "") for number in rising.tolist()]
 
 
 def _write(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,13 @@ from fednlp.deployment.server.newcomers import (
     said_before,
 )
 from fednlp.deployment.server.publishing import Publisher
-from fednlp.deployment.server.remote_labels import RemoteLabels, save_counts
 from fednlp.deployment.server.run_directory import noise_secret
 from fednlp.deployment.server.secure_sums import Asking, SecureSessions
 from fednlp.deployment.server.site_engine import SiteEngine
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.secure_messages import OF_TESTS
-from fednlp.deployment.session.setup import ENCODER_FILES, Again, Setup, model_files, sections_for_sites
+from fednlp.deployment.session.setup import Again, Setup, model_files, sections_for_sites
 from fednlp.deployment.session.waiting import Patience
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
@@ -39,11 +37,10 @@ from fednlp.federated.client import TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.formatting.units import human_seconds
-from fednlp.models.resolve import resolve_model
-from fednlp.partition.embed import ENCODER
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import Log, RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm
+from fednlp.simulation.context import RunContext
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.protection import check_noise
 from fednlp.simulation.rounds import FederatedTraining
@@ -116,8 +113,8 @@ class Federation:
             self._since |= gathering.since
             check_noise(experiment, build_algorithm(experiment), partition, model, log)
             with saving(directory.folder):
-                if experiment.fewshot is not None:
-                    save_counts(directory.folder / FOLDER, gathering.ready, partition.num_clients)
+                for part in experiment.parts("server"):
+                    part.save_counts(directory.folder / FOLDER, gathering.ready, partition.num_clients)
                 (directory.folder / "checkpoint").mkdir(exist_ok=True)
                 write_facts(directory, components, partition, start)
                 partition.save(directory.partition)
@@ -151,7 +148,7 @@ class Federation:
                 None,
                 self._secure_sessions(engine).open,
                 self._sum_sessions(engine).open,
-                partial(RemoteLabels, directory.folder / FOLDER),
+                self._open_labels,
             )
             self._keep_noise_secret(run)
             patience = Patience(experiment.rounds.wait, self._waiting, self._refuse_removed)
@@ -243,11 +240,16 @@ class Federation:
             run=self.hub.run,
             asked_labels=(self.directory.folder / FOLDER / AGREED).is_file(),
         )
-        fewshot, files = self.experiment.fewshot, model_files(Path(components.source))
-        if fewshot is not None and fewshot.filter_ratio is not None:
-            files |= model_files(Path(resolve_model(ENCODER)), ENCODER_FILES)
+        files = model_files(Path(components.source))
+        for part in self.experiment.parts("server"):
+            files |= part.files(self.experiment)
         log, removal = self.callback.log, self._removal
         return Gathering(self.hub, self.members, setup, files, removal, log, number, again, clients)
+
+    def _open_labels(self, context: RunContext) -> Any:
+        """Return what knows how many labels the sites have."""
+        [part] = self.experiment.parts("server")
+        return part(self.directory.folder / FOLDER, context)
 
     def _keep_noise_secret(self, run: OpenRun) -> None:
         """Draw the server's noise by a secret in place of the experiment's seed, which all sites know.

@@ -14,6 +14,8 @@ from pydantic import Field
 
 from fednlp.checked_json.stored import Stored, read_stored
 from fednlp.config import Experiment
+from fednlp.config.compatibility import settings_features
+from fednlp.config.method_checks import method_problems
 from fednlp.deployment.server.gathering import Gathering, Member, Members, sites_partition
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.setup import Again, Ready
@@ -46,6 +48,9 @@ class Record(Stored):
 
 class PopulationChanged(Exception):
     """More sites take part from the round on that was about to begin: its cohort is to be drawn from all of them."""
+
+
+_OPEN = "open_population"
 
 
 class Newcomers:
@@ -172,20 +177,9 @@ def fixed_population(experiment: Experiment, algorithm: Algorithm) -> str | None
     Args:
         experiment: Resolved.
     """
-    name = experiment.algorithm.name
-    if experiment.secure.protocol != "none":
-        return "with [secure], every site has checked the number of sites; it can take part in the next run"
-    if experiment.privacy is not None:
-        return "[privacy] states its guarantee for a number of sites; it can take part in the next run"
-    if experiment.fewshot is not None:
-        return "[fewshot] shares its gold labels out before the first round; it can take part in the next run"
-    if name == "fedbuff":
-        return "fedbuff draws who trains among the sites of the beginning; it can take part in the next run"
-    if algorithm.selection is not None and algorithm.selection.remembers:
-        return "[cohort] remembers the sites of the beginning; it can take part in the next run"
-    if algorithm.receives:
-        return f"{name} keeps sums over all sites from round to round; it can take part in the next run"
-    return None
+    features = [*settings_features(experiment), *method_problems(experiment, algorithm)[1]]
+    closed = [f"{one.name} {one.breaks[_OPEN]}" for one in features if _OPEN in one.breaks]
+    return f"{closed[0]}; it can take part in the next run" if closed else None
 
 
 class Returning:

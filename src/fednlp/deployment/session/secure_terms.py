@@ -21,15 +21,6 @@ MOST_CLIENTS = 10_000
 """Clients of a cohort at most: what a step says of all of them has to fit in one frame."""
 _OF_ONE_SITE = ("client", "masking")
 """Of a request: what differs between the sites of a sum. Each site computes both, and refuses others."""
-NO_DIRECTORY = (
-    "secure.malicious_server = true needs a directory of the sites' signing keys that the server does not control, and "
-    "a deployment has none: say secure.malicious_server = false"
-)
-
-NOT_FEWSHOT = (
-    "[fewshot] with secure sums is for simulations: under masks a site's weight is agreed at its setup, and with few "
-    "labels it changes with each labelling; leave [secure] or [fewshot] out"
-)
 
 
 class RoundTerms(BaseModel):

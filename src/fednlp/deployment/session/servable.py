@@ -3,25 +3,22 @@
 from collections.abc import Callable, Iterator
 
 from fednlp.config import Experiment
-from fednlp.config.compatibility import Feature, conflicts, settings_features
-from fednlp.config.sections import Fewshot
-from fednlp.deployment.session.secure_terms import NO_DIRECTORY, NOT_FEWSHOT
+from fednlp.config.compatibility import settings_features
 from fednlp.errors import ConfigError
 from fednlp.models.registry import FROM_SCRATCH_NAMES
+from fednlp.section import Feature, conflicts
 
-DRAWN = ("gold", "gamma", "noisy_client_fraction", "validation")
-"""Keys of ``[fewshot]`` that say which labels a simulation hides: at a site its files do."""
-TRUTH_IS_HIDDEN = (
-    'fewshot.label_counts = "truth" is for simulations: it reads the labels of unlabelled texts, which a real '
-    "federation does not have"
-)
-"""What a site says of it."""
 BETWEEN_MACHINES = Feature(
     "a federation between machines",
     breaks={"simulation": "leaves each client and its texts at a site of its own"},
     remedy="",
 )
 """What a deployment takes from the settings of an experiment."""
+_SUMS_BETWEEN = Feature(
+    "[secure] between machines",
+    {"fixed_sizes": ("agrees on each site's weight at its setup", "leave [secure] out")},
+    given=lambda e: e.secure.protocol != "none",
+)
 
 
 def servable(experiment: Experiment, log: Callable[[str], None]) -> Experiment:
@@ -58,12 +55,10 @@ def require_servable(experiment: Experiment) -> None:
 
 def unsupported(experiment: Experiment) -> list[str]:
     """Return what of a simulation's experiment cannot be had in a federation between machines, a sentence each."""
-    problems = conflicts([*settings_features(experiment), BETWEEN_MACHINES])
-    if experiment.secure.malicious_server:
-        problems.append(NO_DIRECTORY)
-    if experiment.fewshot is not None and experiment.secure.protocol != "none":
-        problems.append(NOT_FEWSHOT)
-    return problems
+    between = [BETWEEN_MACHINES]
+    if _SUMS_BETWEEN.in_experiment(experiment):
+        between.append(_SUMS_BETWEEN)
+    return conflicts([*settings_features(experiment), *between])
 
 
 def _problems(experiment: Experiment) -> Iterator[str]:
@@ -81,24 +76,6 @@ def _problems(experiment: Experiment) -> Iterator[str]:
             f"{experiment.model.name_or_path} is built over a vocabulary of the training texts, which are at the "
             "sites: give model.name_or_path a folder with a tokenizer.json, or a pretrained model"
         )
-    drawn = [key for key in DRAWN if _differs(experiment.fewshot, key)]
-    if drawn:
-        yield (
-            f"fewshot.{drawn[0]} is for simulations, which hide labels: a site has the labels of its own files, and a "
-            "text without one has an empty cell; leave it out"
-        )
-    if experiment.fewshot is not None and experiment.fewshot.filter == "random":
-        yield 'fewshot.filter = "random" is a baseline of simulations: say fewshot.filter = "representational"'
-    searches = experiment.fewshot is not None and experiment.fewshot.pacing == "search"
-    if searches and experiment.data.validation_path is None:
-        yield (
-            'fewshot.pacing = "search" compares paces on labelled texts of the server: say data.validation_path = '
-            '"validation.csv", or fewshot.pacing = "curriculum"'
-        )
-    if experiment.data.validation_path is not None and not searches:
-        yield 'data.validation_path is for fewshot.pacing = "search" alone: leave it out'
+    for _, section in experiment.sections():
+        yield from section.problems_at_sites(experiment)
     yield from unsupported(experiment)
-
-
-def _differs(fewshot: Fewshot | None, key: str) -> bool:
-    return fewshot is not None and getattr(fewshot, key) != Fewshot.model_fields[key].default

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from fednlp.config import Experiment
-from fednlp.deployment.session.servable import TRUTH_IS_HIDDEN
+from fednlp.deployment.session.servable import unsupported
 from fednlp.disk import sha256_of
 from fednlp.errors import ConfigError, RunError
 
@@ -78,8 +78,8 @@ class Ready(_Checked):
     Attributes:
         train: How many training examples it has; 1 where it does not tell.
         test: How many test examples of its own.
-        gold: How many of its training examples have a label; None without ``[fewshot]``.
-        candidates: How many texts may be given a pseudo label; None without ``[fewshot]``.
+        gold: How many of its training examples have a label; None where all have, and stay as they are.
+        candidates: How many texts may be given a pseudo label; None where all have, and stay as they are.
         clients: How many sites it was told that there are.
         hidden: Which of the first two numbers are not what it has, since it does not tell; None for neither.
     """
@@ -156,14 +156,15 @@ def read_experiment(sections: Mapping[str, Any]) -> Experiment:
     """Return an experiment that a server sent, as :func:`experiment_of`.
 
     Raises:
-        RunError: It is no experiment of this version, or reads labels that no site has.
+        RunError: It is no experiment of this version, or has what no federation between machines has.
     """
     try:
         experiment = Experiment(**sections)
     except ConfigError as error:
         raise RunError(f"the server's experiment does not fit this version of fednlp: {error}") from None
-    if experiment.fewshot is not None and experiment.fewshot.label_counts == "truth":
-        raise RunError(f"the server's experiment is not one of sites: {TRUTH_IS_HIDDEN}")
+    problems = unsupported(experiment)
+    if problems:
+        raise RunError(f"the server's experiment is not one of sites: {'; '.join(problems)}")
     return experiment
 
 

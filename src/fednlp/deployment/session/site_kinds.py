@@ -66,6 +66,12 @@ def declare_at_sites(kind: SiteKind) -> None:
     SITE_KINDS[kind.request] = kind
 
 
+def forgetting_between(worker: Any, request: Any, counted: int) -> Any:
+    """Have what a site kept in rounds that came to nothing left out; it may train in the present one as well."""
+    worker.trainer.forget(request.client, counted + 1, before=request.round)
+    return request
+
+
 def call_id(request: Any) -> str:
     """Return the number of the call that carries a request: ``round.client.name``."""
     kind = SITE_KINDS[type(request)]

@@ -102,7 +102,7 @@ def read_own(
         further = {**files.columns, **{key: name for key, name in columns.items() if key not in named}}
         one = {"path": str(path), "test_path": None, "test_fraction": 0.0, "columns": further}
         files = files.model_copy(update=one | named)
-    unlabelled = experiment.fewshot is not None and path is None
+    unlabelled = experiment.partly_labelled and path is None
     task = experiment.task.configured or ""
     return open_site_data(policy.model_copy(update={"data": files}), task, None, unlabelled)
 

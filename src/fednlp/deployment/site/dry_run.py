@@ -92,7 +92,7 @@ def _trains(experiment: Experiment, facts: Facts) -> Iterator[str]:
     yield f"each round: {plural(facts.steps, 'local step')}{seconds}; {memory}"
     behind = update_examples(experiment.client, facts.gold or facts.examples)
     yield f"each update is made of {plural(behind, 'example')} (allow.fewest_examples)"
-    if experiment.fewshot is not None and experiment.fewshot.pacing != "none":
+    if experiment.pseudo_labels:
         yield "labels: texts without a label are given one by the model; these labels stay here"
 
 

@@ -98,7 +98,7 @@ class Facts:
         privacy: What the run spends; None without ``[privacy]``.
         tells_size: Whether the server weighs sites by their numbers of examples.
         asks_labels: Whether the server asks sites for the names of their labels.
-        gold: Number of the site's training examples with a label; None without ``[fewshot]``.
+        gold: Number of the site's training examples with a label; None where all have.
         reports: Names of the numbers of the method's own that a site reports.
         asks_losses: Whether the server asks sites for their losses before it draws a cohort.
     """
@@ -153,7 +153,7 @@ def facts_of(
         examples: Number of the site's training examples.
         longest: Maximum number of tokens of a row.
         downloads: What the site gets before the first round.
-        gold: Number of its training examples with a label; None without ``[fewshot]``.
+        gold: Number of its training examples with a label; None where all have.
         asks_labels: Whether the server asks for the names of its labels.
         random_cohorts: Whether each cohort is drawn at random among all sites, and nobody outside knows who is in it:
             only then does sampling lower epsilon.

@@ -98,7 +98,7 @@ def own_labels(policy: SitePolicy, experiment: Experiment) -> list[str]:
     Raises:
         UnfitSiteData: The data do not fit the task, or their labels are too many or too long, or cannot be printed.
     """
-    data = open_site_data(policy, experiment.task.configured or "", None, experiment.fewshot is not None)
+    data = open_site_data(policy, experiment.task.configured or "", None, experiment.partly_labelled)
     names = list(data.label_names)
     try:
         return ToldLabels(labels=names).labels

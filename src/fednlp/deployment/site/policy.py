@@ -16,7 +16,7 @@ from pydantic import Field, PlainValidator, ValidationError, field_validator
 
 from fednlp.checked_json import LONGEST_TOML
 from fednlp.config.error_messages import explain, report
-from fednlp.config.sections import DataFiles, Section
+from fednlp.config.sections import DataFiles
 from fednlp.costs.devices import load_profile, profile_names, saved_profiles
 from fednlp.disk import expanded, read_whole
 from fednlp.errors import ConfigError
@@ -27,6 +27,7 @@ from fednlp.formulations import TASKS
 from fednlp.models.selection_spec import SelectionTerm, parse_selection
 from fednlp.option_types import PositiveFloat, PositiveInt
 from fednlp.plugins import is_own
+from fednlp.section import Section
 
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-([01]\d|2[0-3]):([0-5]\d)")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,2})?")

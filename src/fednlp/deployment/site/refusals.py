@@ -141,8 +141,7 @@ def _method(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:
         yield _refusal("allow.algorithms", allow.algorithms, f"has {_shown(name)}", "algorithm.name")
     if allow.most_rounds is not None and rounds > allow.most_rounds:
         yield _refusal("allow.most_rounds", allow.most_rounds, f"has {rounds:,}", "num_rounds")
-    labelling = experiment.fewshot is not None and experiment.fewshot.pacing != "none"
-    if labelling and not allow.pseudo_labels:
+    if experiment.pseudo_labels and not allow.pseudo_labels:
         yield _refusal("allow.pseudo_labels", False, "has sites label texts by the model", "fewshot.pacing")
 
 

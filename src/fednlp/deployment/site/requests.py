@@ -10,15 +10,22 @@ import json
 import math
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fednlp.config import Experiment
+from fednlp.config.fields import section_types
 from fednlp.config.values import algorithm_of, rate_schedule
 from fednlp.deployment.session.reply_checks import MOST_REPORTED, Reportable, require_within
 from fednlp.deployment.session.secure_messages import TESTS
 from fednlp.deployment.session.setup import MOST_EXAMPLES
-from fednlp.deployment.session.site_kinds import DERIVED, SITE_KINDS, SiteKind, declare_at_sites
+from fednlp.deployment.session.site_kinds import (
+    DERIVED,
+    SITE_KINDS,
+    SiteKind,
+    declare_at_sites,
+    forgetting_between,
+)
 from fednlp.deployment.site.disclosure import redact_count, require_sums_told, tells_score
 from fednlp.deployment.site.policy import Allow
 from fednlp.deployment.site.worker import FINETUNED
@@ -29,18 +36,16 @@ from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.sums import LARGEST
 from fednlp.federated.upload import Trained
-from fednlp.fewshot.pacing import LabelQuota, Pace, candidate_percentage, is_labelling_round
 from fednlp.formatting.units import is_correlation, is_share, metric_title, plural
 from fednlp.partition import OneClient
+from fednlp.plugins import load
 from fednlp.runtime.engine import Vectors
-from fednlp.runtime.messages import declare, from_json
+from fednlp.runtime.messages import from_json
 from fednlp.training.requests.predict import (
     ClientModelRequest,
     ClientModelResult,
     ClientSums,
     ClientSumsRequest,
-    LabelRequest,
-    Labels,
 )
 
 if TYPE_CHECKING:
@@ -115,7 +120,7 @@ def _require_own_labels(wanted: Any, latest: int, experiment: Experiment, *, tra
     """Check that a site trains on its own choice of examples, and on labels that it keeps where it has to keep some."""
     if wanted.examples is not None or wanted.labels is not None:
         raise RunError("the server names examples or labels, which are the site's own")
-    if (experiment.fewshot is not None and trains) is (wanted.labelling is None):
+    if (experiment.partly_labelled and trains) is (wanted.labelling is None):
         raise RunError("the server names no labelling to train by, or one that the experiment does not have")
     if wanted.labelling is not None and not 0 <= wanted.labelling <= latest:
         raise RunError(f"the server names the labels of round {wanted.labelling} in round {wanted.round}")
@@ -386,11 +391,6 @@ def _loss_bounds(request: LossRequest, answer: ClientLoss, may: Reportable) -> N
         require_within("loss", answer.loss, MOST_REPORTED, may.least_loss)
 
 
-def _forgetting_between(worker: ClientWorker, request: Any, counted: int) -> Any:
-    worker.trainer.forget(request.client, counted + 1, before=request.round)  # it may train as well
-    return request
-
-
 declare_at_sites(
     SiteKind(
         LossRequest,
@@ -401,89 +401,11 @@ declare_at_sites(
         _loss_bounds,
         in_round=True,
         allowed=require_losses_told,
-        as_counted=_forgetting_between,
+        as_counted=forgetting_between,
     )
 )
 
 
-@dataclass(frozen=True)
-class KeepLabelsRequest:
-    """Have a client give texts of its own pseudo labels by the model that it has after a broadcast, and keep these.
-
-    Attributes:
-        round: The number of the round.
-        percentage: Percentage of the texts that may get a label, above 0 and at most 100.
-        most: Maximum number of labels; None for no maximum.
-    """
-
-    client: int
-    round: int
-    percentage: float
-    most: int | None = None
-
-
-@dataclass(frozen=True)
-class LabelsKept:
-    """How many pseudo labels a client has since a labelling.
-
-    Attributes:
-        labels: Their number.
-        error: Why it failed; None if it did not.
-    """
-
-    client: int
-    labels: int = 0
-    error: str | None = None
-
-
-declare(KeepLabelsRequest, LabelsKept)
-
-
-def _require_due_labels(wanted: KeepLabelsRequest, name: str, experiment: Experiment) -> None:
-    fewshot = experiment.fewshot
-    if name != "label":
-        raise RunError(f"a call to label is not called {name}")
-    if fewshot is None or fewshot.pacing == "none":
-        raise RunError("the server asks for pseudo labels, and the experiment has none")
-    most, percentage, first = wanted.most, wanted.percentage, fewshot.first_labelling
-    pace = Pace(fewshot.f, fewshot.n, fewshot.k)
-    due = fewshot.pacing == "search" or is_labelling_round(pace, wanted.round, first)
-    labelling = (wanted.round - first) // fewshot.f + 1
-    if fewshot.pacing == "static":  # as many more at each labelling in which the site took part
-        right = most in range(fewshot.per_client, labelling * fewshot.per_client + 1) and percentage == 100
-    elif fewshot.pacing == "curriculum":
-        right = most is None and percentage == candidate_percentage(pace, labelling)
-    else:  # the server searches for the pace
-        right = most is None and 0 < percentage <= 100
-    if not (due and right):
-        raise RunError("the server asks for another number of pseudo labels than the experiment has")
-
-
-def _label(site: Site, wanted: KeepLabelsRequest, vectors: Vectors) -> LabelsKept:
-    labels = site.opened.labels
-    assert labels is not None
-    found: Labels = site.worker.handlers[LabelRequest](
-        LabelRequest(wanted.client, wanted.round, labels.candidates.tolist()), vectors
-    )
-    kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
-    rounds = site.opened.experiment.num_rounds
-    site.log(f"round {wanted.round} of {rounds}: the model labelled {plural(kept, 'text')} of this site")
-    return LabelsKept(wanted.client, kept)
-
-
-def redact_kept(allow: Allow, kept: LabelsKept) -> LabelsKept:
-    """Return what the server is told of the number of pseudo labels."""
-    return replace(kept, labels=redact_count(allow, kept.labels))
-
-
-declare_at_sites(
-    SiteKind(
-        KeepLabelsRequest,
-        {"label": "the labelling of round {}"},
-        _require_due_labels,
-        _label,
-        redact_kept,
-        in_round=True,
-        as_counted=_forgetting_between,
-    )
-)
+for _, _section in section_types():
+    if "site" in _section.places:  # its kinds of requests are declared where it keeps a site's labels
+        load(_section.places["site"], "site")

@@ -10,8 +10,6 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.deployment.session.secure_messages import OF_TESTS
 from fednlp.deployment.session.secure_terms import (
-    NO_DIRECTORY,
-    NOT_FEWSHOT,
     RoundSpec,
     RoundTerms,
     spec_of,
@@ -19,7 +17,7 @@ from fednlp.deployment.session.secure_terms import (
 )
 from fednlp.deployment.session.setup import MOST_EXAMPLES
 from fednlp.deployment.site.facts import even_partition
-from fednlp.errors import ConfigError, RunError, SecureAbort
+from fednlp.errors import ConfigError, SecureAbort
 from fednlp.federated.cohort import Population
 from fednlp.plugins import is_own
 from fednlp.secure.aggregator import SecureMean
@@ -233,12 +231,7 @@ def agreed(
 
     Raises:
         ConfigError: No numbers of the protocol withstand what they must.
-        RunError: The experiment asks for what a deployment does not have.
     """
-    if experiment.secure.malicious_server:
-        raise RunError(NO_DIRECTORY)
-    if experiment.fewshot is not None and experiment.secure.protocol != "none":
-        raise RunError(NOT_FEWSHOT)
     algorithm = protect(
         build_algorithm(experiment), experiment, even_partition(clients), parameters
     ).algorithm

@@ -7,10 +7,11 @@ from typing import Any
 
 import tomli_w
 
-from fednlp.config.sections import DataFiles, Section
+from fednlp.config.sections import DataFiles
 from fednlp.deployment.site.policy import SitePolicy, parse_policy
 from fednlp.disk import atomic
 from fednlp.errors import RunError
+from fednlp.section import Section
 
 _HEAD = """\
 What this site has, and what it allows. An experiment that goes beyond it is refused. Every key stands here with its \

@@ -5,6 +5,7 @@ What a method keeps between rounds may be lost, and the run goes on: the site be
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -12,7 +13,6 @@ import torch
 from fednlp.config import Experiment
 from fednlp.deployment.session.setup import Again, Ready, Setup, experiment_of
 from fednlp.deployment.site.data import open_site_data
-from fednlp.deployment.site.labels import SiteLabels
 from fednlp.deployment.site.policy import SitePolicy
 from fednlp.errors import RunError
 from fednlp.federated.communication import bytes_down, derived_entries, entry_shapes
@@ -23,6 +23,9 @@ from fednlp.simulation.start_model import start_model
 from fednlp.simulation.workers import client_algorithm, worker_spec
 from fednlp.tasks import agreed_fields
 from fednlp.training.worker import ClientWorker
+
+if TYPE_CHECKING:
+    from fednlp.fewshot.deployment.site import SiteLabels
 
 START, ENCODER = "start", "encoder"
 """Folders of the models that come with the setup: the starting model, and the one that filters texts."""
@@ -44,14 +47,14 @@ class SiteWork:
         experiment: That the site has agreed to, as the server sent it.
         components: What it was opened from.
         own: This site's examples.
-        labels: What the site keeps under ``[fewshot]``; None without.
+        labels: What the site keeps of labels; None where all its examples have theirs.
     """
 
     experiment: Experiment
     components: RunComponents
     own: OneClient
     worker: ClientWorker
-    labels: SiteLabels | None
+    labels: "SiteLabels | None"
 
     @property
     def most_down(self) -> int:
@@ -79,9 +82,9 @@ def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteW
     agreed = experiment_of(setup)
     experiment = _own_experiment(agreed, folder, policy)
     torch.set_num_threads(experiment.runtime.threads)
-    task, fewshot = experiment.task.configured, experiment.fewshot
+    task = experiment.task.configured
     data = open_site_data(
-        policy, task or setup.task, experiment.data.labels or (), unlabelled=fewshot is not None
+        policy, task or setup.task, experiment.data.labels or (), unlabelled=experiment.partly_labelled
     )
     components = build_components(experiment, log, data)
     _compare(setup, components)
@@ -93,8 +96,8 @@ def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteW
     own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
     worker = ClientWorker(spec, model, client_algorithm(experiment, setup.clients), own)
     labels = None
-    if fewshot is not None:
-        labels = SiteLabels(folder / LABELS, setup.run, fewshot, data, folder / ENCODER, log)
+    for open_labels in experiment.parts("site"):
+        labels = open_labels(folder / LABELS, setup.run, experiment, data, folder / ENCODER, log)
     return SiteWork(agreed, components, own, worker, labels)
 
 

@@ -53,7 +53,10 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
         "updates": "adds updates to newer models than they were made of",
         "all_drawn": "has clients that train across rounds",
     },
-    breaks={"waits": "waits for no client"},
+    breaks={
+        "waits": "waits for no client",
+        "open_population": "draws who trains among the sites of the beginning",
+    },
 )
 def fedbuff(
     clients_per_round: int,

@@ -13,7 +13,7 @@ from fednlp.config import Experiment
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, FednlpError
 from fednlp.fewshot.gold import GoldLabels, every_second
-from fednlp.fewshot.prompt_sets import load_prompts, parse_choice, words_for
+from fednlp.prompts.prompt_sets import load_prompts, parse_choice, words_for
 from fednlp.seeds import generator
 from fednlp.simulation.components import RunComponents
 from fednlp.tasks.base import Batch, Row

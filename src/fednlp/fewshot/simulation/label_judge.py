@@ -9,8 +9,8 @@ from torch import Tensor
 
 from fednlp.federated.runtime import MODEL
 from fednlp.fewshot.noisy_labels import find_noisy_clients
+from fednlp.fewshot.simulation.label_holder import LabelHolder, Numbers
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.label_holder import LabelHolder, Numbers
 from fednlp.training.requests.predict import Probabilities, ProbabilitiesRequest
 
 

@@ -11,11 +11,10 @@ from numpy.typing import NDArray
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.label_counts import most_confident_of_each
 from fednlp.fewshot.pacing import LabelQuota, most_confident
+from fednlp.fewshot.simulation.gold_labels import gold_labels_of
+from fednlp.fewshot.simulation.label_holder import Numbers
 from fednlp.partition.draws import largest_remainder
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.gold_labels import gold_labels_of
-from fednlp.simulation.label_holder import Numbers
-from fednlp.simulation.label_truth import LabelTruth
 from fednlp.training.requests.predict import LabelRequest, Labels
 from fednlp.training.worker_spec import opened_features
 
@@ -46,7 +45,7 @@ class CentralLabels:
         texts = len(context.worker.train_features)
         context.state.vectors.setdefault(PSEUDO, torch.full((texts,), -1, dtype=torch.int32))
         labels = opened_features(context.worker.spec.train_features).values("label")
-        self._truth = LabelTruth(labels, len(self.known.label_names))
+        self._truth = _LabelTruth(labels, len(self.known.label_names))
         self.trust_all_but([])
         if self._counts_are_true:
             context.note = READS_HIDDEN_LABELS
@@ -124,3 +123,68 @@ class CentralLabels:
         partition = self.context.partition
         upto = np.concatenate([[0], np.cumsum(which[partition.train_indices])])
         return upto[partition.train_offsets[1:]] - upto[partition.train_offsets[:-1]]  # type: ignore[no-any-return]
+
+
+class _LabelTruth:
+    """Compares pseudo labels with the true labels, for the lines of a run, and counts the true labels.
+
+    Nothing that a run does depends on it, except with ``fewshot.label_counts = "truth"``.
+
+    Args:
+        labels: int (examples,), true label of each training example.
+        num_labels: Number of labels.
+    """
+
+    def __init__(self, labels: NDArray[np.integer[Any]], num_labels: int) -> None:
+        self._labels, self._num_labels = labels, num_labels
+        self._begin()
+
+    def _begin(self) -> None:
+        self._new, self._candidates = [0, 0], [0, 0]
+
+    def counts(self, texts: Numbers) -> Numbers:
+        """Return the number of texts of each class, int64 (labels,).
+
+        Args:
+            texts: int64, by example number.
+        """
+        return np.bincount(self._labels[texts], minlength=self._num_labels)
+
+    def note(self, texts: Numbers, predicted: NDArray[np.integer[Any]], chosen: Numbers) -> None:
+        """Note what a client has labelled in a round.
+
+        Args:
+            texts: int64 (texts,), its candidates, by example number.
+            predicted: (texts,), the label that the model gives each.
+            chosen: int64, the places in ``texts`` of those that get a pseudo label.
+        """
+        right = self._labels[texts] == predicted
+        for counts, some in ((self._new, right[chosen]), (self._candidates, right)):
+            counts[0] += len(some)
+            counts[1] += int(some.sum())
+
+    def line(self, pseudo: NDArray[np.int32]) -> dict[str, Any]:
+        """Return the figures of a round, and begin the next one.
+
+        Args:
+            pseudo: int32 (examples,), the pseudo labels after the round; -1 for none.
+
+        Returns:
+            ``precision``: fraction of the pseudo labels that are right, None without any. ``given``, ``right``: their
+            number and that of the right ones, by label. ``new``, ``candidates``: the same two numbers, for the
+            pseudo labels of this round, and for all texts that the model was run over for them.
+
+        >>> truth = _LabelTruth(np.array([0, 1, 1, 0]), 2)
+        >>> truth.note(np.array([0, 1, 3]), np.array([0, 1, 1]), np.array([1, 0]))
+        >>> truth.line(np.array([0, 1, 0, -1], dtype=np.int32))
+        {'precision': 0.666667, 'given': [2, 1], 'right': [1, 1], 'new': [2, 2], 'candidates': [3, 2]}
+        """
+        given = pseudo[pseudo >= 0]
+        right = given[given == self._labels[pseudo >= 0]]
+        found: dict[str, Any] = {"precision": round(len(right) / len(given), 6) if len(given) else None}
+        for name, some in (("given", given), ("right", right)):
+            found[name] = np.bincount(some, minlength=self._num_labels).tolist()
+        if self._candidates[0]:
+            found |= {"new": self._new, "candidates": self._candidates}
+        self._begin()
+        return found

@@ -15,6 +15,10 @@ from fednlp.federated.state import State
 from fednlp.fewshot.gold import every_second
 from fednlp.fewshot.pacing import label_quota
 from fednlp.fewshot.search import RoundOrder
+from fednlp.fewshot.simulation.label_holder import Numbers
+from fednlp.fewshot.simulation.label_judge import LabelJudge
+from fednlp.fewshot.simulation.pace_search import PaceCosts, listed_paces, require_shared, search_rules
+from fednlp.fewshot.simulation.round_parts import RoundPart
 from fednlp.fewshot.trial_waves import (
     TrialWaves,
     after_round,
@@ -31,10 +35,6 @@ from fednlp.fewshot.trial_waves import (
 )
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.label_holder import Numbers
-from fednlp.simulation.label_judge import LabelJudge
-from fednlp.simulation.pace_search import PaceCosts, listed_paces, require_shared, search_rules
-from fednlp.simulation.round_parts import RoundPart
 
 _TRIAL, _BEFORE = "fewshot.trial", "fewshot.trial.before"
 Drawn = Callable[[int, Numbers], list[int]]

@@ -10,14 +10,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fednlp.deployment.session.setup import Ready
-from fednlp.deployment.site.requests import KeepLabelsRequest, LabelsKept
+from fednlp.config import Experiment
+from fednlp.deployment.session.setup import ENCODER_FILES, Ready, model_files
 from fednlp.disk import atomic
+from fednlp.fewshot.deployment.site import KeepLabelsRequest, LabelsKept
 from fednlp.fewshot.gold import GoldLabels
 from fednlp.fewshot.pacing import LabelQuota
+from fednlp.fewshot.simulation.gold_labels import class_names_of
+from fednlp.fewshot.simulation.label_holder import Numbers
+from fednlp.models.resolve import resolve_model
+from fednlp.partition.embed import ENCODER
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.gold_labels import class_names_of
-from fednlp.simulation.label_holder import Numbers
 from fednlp.training.worker_spec import opened_features
 
 COUNTS = "fewshot.json"
@@ -26,27 +29,11 @@ PSEUDO, LABELLING = "fewshot.pseudo", "fewshot.labelling"
 """Names of the state's vectors, int32 (sites,): pseudo labels of each, and the round in which it gave them or 0."""
 
 
-def save_counts(folder: Path, ready: Mapping[int, Ready], sites: int) -> None:
-    """Write what the sites answered of their labels: before the first round, once.
-
-    Args:
-        ready: What each site answered, by its number; a site that was removed before has no answer.
-        sites: How many sites there are.
-    """
-    answers = [ready.get(client) for client in range(sites)]
-    counts = {
-        name: [getattr(answer, name) or 0 if answer else 0 for answer in answers]
-        for name in ("gold", "candidates")
-    }
-    with atomic(folder / COUNTS) as file:
-        file.write(json.dumps(counts).encode())
-
-
 class RemoteLabels:
     """The labels of sites, each of which holds its own.
 
     Args:
-        folder: The federation's, with what :func:`save_counts` wrote.
+        folder: The federation's, with what :meth:`save_counts` wrote.
 
     Attributes:
         known: The labels of the server's own texts, for choosing a pace; none of a site's.
@@ -66,6 +53,29 @@ class RemoteLabels:
         self.context = context
         for name in (PSEUDO, LABELLING):
             context.state.vectors.setdefault(name, torch.zeros(len(self.gold), dtype=torch.int32))
+
+    @staticmethod
+    def files(experiment: Experiment) -> dict[str, Path]:
+        """Return the files that the sites need for their labels, by the names of their objects."""
+        assert experiment.fewshot is not None
+        filters = experiment.fewshot.filter_ratio is not None
+        return model_files(Path(resolve_model(ENCODER)), ENCODER_FILES) if filters else {}
+
+    @staticmethod
+    def save_counts(folder: Path, ready: Mapping[int, Ready], sites: int) -> None:
+        """Write what the sites answered of their labels: before the first round, once.
+
+        Args:
+            ready: What each site answered, by its number; a site that was removed before has no answer.
+            sites: How many sites there are.
+        """
+        answers = [ready.get(client) for client in range(sites)]
+        counts = {
+            name: [getattr(answer, name) or 0 if answer else 0 for answer in answers]
+            for name in ("gold", "candidates")
+        }
+        with atomic(folder / COUNTS) as file:
+            file.write(json.dumps(counts).encode())
 
     @property
     def pseudo(self) -> Numbers:

@@ -5,16 +5,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.config.sections import Fewshot
 from fednlp.errors import ConfigError
+from fednlp.fewshot.config import Fewshot
 from fednlp.fewshot.pacing import Pace
 from fednlp.fewshot.search import RoundOrder, ask, begin, tell
 from fednlp.fewshot.search_rules import PaceSearchRules, initial_list, laptop_list
 from fednlp.fewshot.search_state import PaceSearch as SearchState
 from fednlp.fewshot.search_state import from_json, to_json
+from fednlp.fewshot.simulation.label_holder import LabelHolder
+from fednlp.fewshot.simulation.label_judge import LabelJudge
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.label_holder import LabelHolder
-from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.resource_estimation import examples_of_round, fleet_of, seconds_of_round
 
 _UNITS = 3.0, 1.0

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fednlp.config import Experiment
 from fednlp.data.features import open_features
+from fednlp.data.textdata import TextData
 from fednlp.errors import ConfigError, RunError
 from fednlp.fewshot.filtering import filter_at_random, filter_clients
 from fednlp.fewshot.gold import GoldLabels, draw_gold_labels
@@ -88,6 +89,17 @@ def drawn_gold_labels(
         validation=fewshot.validation if fewshot.pacing == "search" else 0,
         seed=experiment.seed,
     )
+
+
+def split_labels(experiment: Experiment, data: TextData, partition: Partition) -> GoldLabels:
+    """Return the labels that a data set's files have where it is split into those of sites.
+
+    Raises:
+        ConfigError: There are more gold labels than examples, or the task has no classes.
+    """
+    if data.schema.kind != "class":
+        raise ConfigError(f"[fewshot] gives texts classes, and {data.task} has none: leave it out")
+    return drawn_gold_labels(experiment, data.labels("train"), data.label_names, partition)
 
 
 def class_names_of(task: Task) -> tuple[str, ...]:

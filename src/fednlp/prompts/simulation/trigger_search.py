@@ -10,21 +10,9 @@ from numpy.typing import NDArray
 from fednlp.config import Experiment
 from fednlp.errors import ModelError
 from fednlp.fewshot.gold import GoldLabels
-from fednlp.fewshot.trigger_gradient import input_embeddings, trigger_gradient, with_triggers
-from fednlp.fewshot.trigger_search import (
-    Tokens,
-    climb,
-    first_order_gains,
-    require_numbers,
-    stand_in_pattern,
-    trigger_offsets,
-    trigger_pattern,
-    written_pattern,
-)
+from fednlp.fewshot.simulation.gold_labels import class_names_of
 from fednlp.models.pretrained import prompt_class
-from fednlp.simulation.components import RunComponents, build_components
-from fednlp.simulation.gold_labels import class_names_of
-from fednlp.simulation.gold_scores import (
+from fednlp.prompts.simulation.gold_scores import (
     GoldScore,
     RankedPattern,
     given_words,
@@ -34,7 +22,25 @@ from fednlp.simulation.gold_scores import (
     rank_patterns,
     some_of,
 )
-from fednlp.simulation.prompt_search import found_words, gold_of, one_thread, patterns_of, require_gold
+from fednlp.prompts.simulation.prompt_search import (
+    found_words,
+    gold_of,
+    one_thread,
+    patterns_of,
+    require_gold,
+)
+from fednlp.prompts.trigger_gradient import input_embeddings, trigger_gradient, with_triggers
+from fednlp.prompts.trigger_search import (
+    Tokens,
+    climb,
+    first_order_gains,
+    require_numbers,
+    stand_in_pattern,
+    trigger_offsets,
+    trigger_pattern,
+    written_pattern,
+)
+from fednlp.simulation.components import RunComponents, build_components
 from fednlp.simulation.start_model import start_model
 from fednlp.tasks.base import Batch
 from fednlp.tasks.blocks import vocabulary_of

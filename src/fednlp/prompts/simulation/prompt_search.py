@@ -17,9 +17,18 @@ from fednlp.data.features import Features
 from fednlp.disk import atomic, regular
 from fednlp.errors import ConfigError
 from fednlp.fewshot.gold import GoldLabels
-from fednlp.fewshot.prompt_file import prompts_of
-from fednlp.fewshot.prompt_sets import decoder_patterns, load_prompts, parse_choice, prompt_names
-from fednlp.fewshot.word_search import (
+from fednlp.fewshot.simulation.gold_labels import class_names_of, drawn_gold_labels
+from fednlp.prompts.prompt_file import prompts_of
+from fednlp.prompts.prompt_sets import decoder_patterns, load_prompts, parse_choice, prompt_names
+from fednlp.prompts.simulation.gold_scores import (
+    AT_ONCE,
+    RankedPattern,
+    gold_rows,
+    held_out_half,
+    rank_patterns,
+    some_of,
+)
+from fednlp.prompts.word_search import (
     assigned_words,
     candidate_words,
     common_words,
@@ -28,15 +37,6 @@ from fednlp.fewshot.word_search import (
 )
 from fednlp.simulation.assignment import build_partition
 from fednlp.simulation.components import RunComponents, build_components
-from fednlp.simulation.gold_labels import class_names_of, drawn_gold_labels
-from fednlp.simulation.gold_scores import (
-    AT_ONCE,
-    RankedPattern,
-    gold_rows,
-    held_out_half,
-    rank_patterns,
-    some_of,
-)
 from fednlp.simulation.start_model import start_model
 from fednlp.tasks.cloze import filled, mask_of, parts_of
 from fednlp.tasks.prompt_classification import PromptClassification

@@ -9,8 +9,8 @@ from typing import Any
 from fednlp.checked_json.small_toml import read_small_toml, shown
 from fednlp.disk import expanded
 from fednlp.errors import ConfigError, ModelError
-from fednlp.fewshot.prompt_file import PromptSet, prompts_of
 from fednlp.formatting.suggestions import did_you_mean
+from fednlp.prompts.prompt_file import PromptSet, prompts_of
 from fednlp.tasks.cloze import DECODER, mask_of, parts_of, suits_decoder, words_of
 
 _FOLDER = Path(__file__).parent.parent / "prompts"

@@ -6,25 +6,40 @@ back to earlier ones.
 """
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.config.sections import Fewshot
+from fednlp.config import Experiment
 from fednlp.data import TextData
+from fednlp.deployment.session.site_kinds import SiteKind, declare_at_sites, forgetting_between
+from fednlp.deployment.site.disclosure import redact_count
+from fednlp.deployment.site.policy import Allow
 from fednlp.disk import atomic, private_folder, write_private
 from fednlp.errors import RunError
 from fednlp.fewshot.filtering import representative
-from fednlp.fewshot.pacing import LabelQuota, most_confident, rounded_up
+from fednlp.fewshot.pacing import (
+    LabelQuota,
+    Pace,
+    candidate_percentage,
+    is_labelling_round,
+    most_confident,
+    rounded_up,
+)
 from fednlp.formatting.units import plural
 from fednlp.partition.embed import embed
 from fednlp.partition.npz import read_arrays
+from fednlp.runtime.engine import Vectors
+from fednlp.runtime.messages import declare
 from fednlp.simulation.components import Log
-from fednlp.training.requests.predict import Labels
+from fednlp.training.requests.predict import LabelRequest, Labels
+
+if TYPE_CHECKING:
+    from fednlp.deployment.site.site import Site
 
 Numbers = NDArray[np.int64]
 _REMEDY = "then run fednlp join again; no work is lost"
@@ -46,9 +61,11 @@ class SiteLabels:
     """
 
     def __init__(
-        self, folder: Path, run: str, fewshot: Fewshot, data: TextData, encoder: Path, log: Log
+        self, folder: Path, run: str, experiment: Experiment, data: TextData, encoder: Path, log: Log
     ) -> None:
-        self.folder, self.fewshot, self.data, self.encoder, self.log = folder, fewshot, data, encoder, log
+        assert experiment.fewshot is not None
+        self.folder, self.fewshot, self.data = folder, experiment.fewshot, data
+        self.encoder, self.log = encoder, log
         labels, examples = data.labels("train"), np.sort(data.train_numbers)
         known = labels[examples] >= 0
         self.gold: tuple[Numbers, Numbers] = examples[known], labels[examples[known]]
@@ -133,3 +150,86 @@ class SiteLabels:
             )
         if before != now:
             write_private(path, json.dumps(now).encode(), _REMEDY)
+
+
+@dataclass(frozen=True)
+class KeepLabelsRequest:
+    """Have a client give texts of its own pseudo labels by the model that it has after a broadcast, and keep these.
+
+    Attributes:
+        round: The number of the round.
+        percentage: Percentage of the texts that may get a label, above 0 and at most 100.
+        most: Maximum number of labels; None for no maximum.
+    """
+
+    client: int
+    round: int
+    percentage: float
+    most: int | None = None
+
+
+@dataclass(frozen=True)
+class LabelsKept:
+    """How many pseudo labels a client has since a labelling.
+
+    Attributes:
+        labels: Their number.
+        error: Why it failed; None if it did not.
+    """
+
+    client: int
+    labels: int = 0
+    error: str | None = None
+
+
+declare(KeepLabelsRequest, LabelsKept)
+
+
+def _require_due_labels(wanted: KeepLabelsRequest, name: str, experiment: Experiment) -> None:
+    fewshot = experiment.fewshot
+    if name != "label":
+        raise RunError(f"a call to label is not called {name}")
+    if fewshot is None or fewshot.pacing == "none":
+        raise RunError("the server asks for pseudo labels, and the experiment has none")
+    most, percentage, first = wanted.most, wanted.percentage, fewshot.first_labelling
+    pace = Pace(fewshot.f, fewshot.n, fewshot.k)
+    due = fewshot.pacing == "search" or is_labelling_round(pace, wanted.round, first)
+    labelling = (wanted.round - first) // fewshot.f + 1
+    if fewshot.pacing == "static":  # as many more at each labelling in which the site took part
+        right = most in range(fewshot.per_client, labelling * fewshot.per_client + 1) and percentage == 100
+    elif fewshot.pacing == "curriculum":
+        right = most is None and percentage == candidate_percentage(pace, labelling)
+    else:  # the server searches for the pace
+        right = most is None and 0 < percentage <= 100
+    if not (due and right):
+        raise RunError("the server asks for another number of pseudo labels than the experiment has")
+
+
+def _label(site: "Site", wanted: KeepLabelsRequest, vectors: Vectors) -> LabelsKept:
+    labels = site.opened.labels
+    assert labels is not None
+    found: Labels = site.worker.handlers[LabelRequest](
+        LabelRequest(wanted.client, wanted.round, labels.candidates.tolist()), vectors
+    )
+    kept = labels.keep(wanted.round, found, LabelQuota(wanted.percentage, wanted.most))
+    rounds = site.opened.experiment.num_rounds
+    site.log(f"round {wanted.round} of {rounds}: the model labelled {plural(kept, 'text')} of this site")
+    return LabelsKept(wanted.client, kept)
+
+
+def redact_kept(allow: Allow, kept: LabelsKept) -> LabelsKept:
+    """Return what the server is told of the number of pseudo labels."""
+    return replace(kept, labels=redact_count(allow, kept.labels))
+
+
+declare_at_sites(
+    SiteKind(
+        KeepLabelsRequest,
+        {"label": "the labelling of round {}"},
+        _require_due_labels,
+        _label,
+        redact_kept,
+        in_round=True,
+        as_counted=forgetting_between,
+    )
+)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from fednlp.federated.round import RoundReport, mean_over_examples
 from fednlp.federated.state import State
 from fednlp.fewshot.pacing import LabelQuota, Pace
-from fednlp.simulation.label_holder import Numbers
+from fednlp.fewshot.simulation.label_holder import Numbers
 
 
 @dataclass

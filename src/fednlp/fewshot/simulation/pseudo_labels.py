@@ -5,12 +5,12 @@ same global model. Texts labelled in a round are trained on from the next round 
 a worker, a decision, or a score that a decision is based on.
 
 Any algorithm can be trained so:
-:func:`~fednlp.simulation.labelled_cohorts.with_pseudo_labels` draws its cohorts among the clients that have labels, and
+its cohorts are drawn among the clients that have labels, and
 :class:`PseudoLabels` stands between the round and the runtime. Who holds the labels is a
-:class:`~fednlp.simulation.label_holder.LabelHolder`: the server of a simulation, or the sites of a deployment.
+:class:`~fednlp.fewshot.simulation.label_holder.LabelHolder`: the server of a simulation, or the sites of a deployment.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,20 +20,40 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.cohort import Population
+from fednlp.federated.cohort import Cohort, Population
 from fednlp.federated.round import RoundReport, publish, run_round
 from fednlp.federated.state import State
 from fednlp.federated.transforms import RngKey
-from fednlp.fewshot.pacing import FixedPacing, LabelQuota, Pace, is_labelling_round, label_quota
+from fednlp.fewshot.pacing import FixedPacing, LabelQuota, Pace, is_labelling_round, label_quota, rounded_up
+from fednlp.fewshot.simulation.central_labels import CentralLabels
+from fednlp.fewshot.simulation.label_holder import Numbers, OpenLabels
+from fednlp.fewshot.simulation.label_judge import LabelJudge
+from fednlp.fewshot.simulation.pace_search import PaceSearch
+from fednlp.fewshot.simulation.pace_trials import PaceTrials, without
+from fednlp.fewshot.simulation.round_parts import RoundPart, whole_report
 from fednlp.runtime.messages import trains
 from fednlp.seeds import generator
 from fednlp.simulation.context import RunContext
-from fednlp.simulation.label_holder import LabelHolder, Numbers
-from fednlp.simulation.label_judge import LabelJudge
-from fednlp.simulation.labelled_cohorts import with_pseudo_labels
-from fednlp.simulation.pace_search import PaceSearch
-from fednlp.simulation.pace_trials import PaceTrials, without
-from fednlp.simulation.round_parts import RoundPart, whole_report
+
+
+def _among_labelled(
+    algorithm: Algorithm, stream: Callable[[int], int] = lambda round_number: round_number
+) -> Algorithm:
+    """Return the algorithm with cohorts drawn among the clients that have examples with labels.
+
+    Args:
+        stream: Maps a round's number to the number that its cohort is drawn with.
+    """
+
+    def sample(population: Population, round_number: int) -> Cohort:
+        able = np.flatnonzero(population.sizes)
+        if not len(able):
+            return Cohort([], reason="no client has a label yet, and some get theirs now")
+        among = replace(population, sizes=population.sizes[able])
+        drawn = algorithm.sample(among, stream(round_number))
+        return replace(drawn, clients=[int(able[place]) for place in drawn.clients])
+
+    return replace(algorithm, sample=sample)
 
 
 class PseudoLabels:
@@ -45,15 +65,18 @@ class PseudoLabels:
         judge: Compares models with the labels that are known, and counts what clients compute besides training.
     """
 
-    def __init__(self, context: RunContext, algorithm: Algorithm, holder: LabelHolder) -> None:
+    def __init__(
+        self, context: RunContext, algorithm: Algorithm, open_labels: OpenLabels | None = None
+    ) -> None:
         assert context.experiment.fewshot is not None
+        holder = (open_labels or CentralLabels)(context)
         self.context, self.fewshot, self.holder = context, context.experiment.fewshot, holder
         self.judge = LabelJudge(context, holder)
         self.search: PaceSearch | PaceTrials | None = None
         if self.fewshot.pacing == "search":
             kind = PaceTrials if self.fewshot.trials == "parallel" else PaceSearch
             self.search = kind(context, self.judge)
-        self.algorithm = with_pseudo_labels(algorithm, self._stream)
+        self.algorithm = _among_labelled(algorithm, self._stream)
         context.state.memory.setdefault("labellings", 0)
         context.labels = holder
         context.facts["fewshot"] = holder.facts()
@@ -215,6 +238,17 @@ class PseudoLabels:
     def _stream(self, round_number: int) -> int:
         """Return the number that a round's clients are drawn with; the same for all trials of a search."""
         return self.search.order.iteration + 1 if isinstance(self.search, PaceSearch) else round_number
+
+    def embedded(self, labelling: Mapping[int, int]) -> dict[int, int]:
+        """Return the number of texts that clients embed: those of which their candidates are the rounded share.
+
+        Args:
+            labelling: Number of candidates of each client that labels for the first time.
+        """
+        ratio, sizes = self.fewshot.filter_ratio, np.diff(self.context.partition.train_offsets)
+        if ratio is None or self.fewshot.filter == "random":
+            return {}
+        return {client: min(rounded_up(n / ratio), int(sizes[client])) for client, n in labelling.items()}
 
     @property
     def labelled_by(self) -> dict[int, int]:

@@ -1,0 +1,1 @@
+"""Rounds with few labels, whoever holds these."""

@@ -1,0 +1,1 @@
+"""The search for prompts on the texts of a simulation."""
