@@ -282,7 +282,9 @@ def test_a_site_refuses_an_experiment_with_true_label_counts(experiment: Make) -
     made = experiment({"data": data, "partition": None, "task.name": "text-classification", "fewshot": {}})
     sections = made.model_dump(exclude_none=True)
     read_experiment(sections)
-    with pytest.raises(RunError, match=r"fewshot\.label_counts = .truth. reads the labels of unlabelled texts"):
+    with pytest.raises(
+        RunError, match=r"fewshot\.label_counts = .truth. reads the labels of unlabelled texts"
+    ):
         read_experiment(sections | {"fewshot": {"label_counts": "truth"}})
 
 
