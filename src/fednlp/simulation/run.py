@@ -26,11 +26,10 @@ from fednlp.simulation.engines import open_engine
 from fednlp.simulation.facts import write_facts
 from fednlp.simulation.majority import require_class_labels
 from fednlp.simulation.named_clients import require_named_clients
-from fednlp.simulation.new_run_dir import create, refuse_taken
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.profile import profiled
 from fednlp.simulation.protection import check_noise
-from fednlp.simulation.run_dir import RunDir, saving, start_again
+from fednlp.simulation.run_dir import RunDir, new_run_dir, refuse_taken, saving, start_again
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import open_run, train
 from fednlp.tasks import require_trusted
@@ -75,7 +74,7 @@ def run(
         components, partition = _shared_out(experiment, build_components(experiment, callback.log), callback)
         model, start = _start(experiment, components, callback)
         check_noise(experiment, build_algorithm(experiment, given), partition, model, callback.log)
-        directory = create(experiment, folder)
+        directory = new_run_dir(experiment, folder)
         with directory.alone():
             _write_start(directory, experiment, components, partition, callback, start)
             opened = open_run(directory, experiment, components, partition, model, pool, callback, given)

@@ -16,8 +16,7 @@ from fednlp.formatting.units import plural
 from fednlp.runtime.jobs import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
-from fednlp.simulation.new_run_dir import settings_hash
-from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.run_dir import RunDir, settings_hash
 from fednlp.studies.run_or_resume import jobs_of, run_or_resume
 from fednlp.studies.runs_callback import RunsCallback
 from fednlp.studies.same_data import SameData

@@ -13,7 +13,7 @@ from fednlp.config.round_schedules import WITHOUT_ROUNDS
 from fednlp.errors import ConfigError
 from fednlp.formatting.units import plural
 from fednlp.seeds import generator
-from fednlp.simulation.new_run_dir import settings_hash
+from fednlp.simulation.run_dir import settings_hash
 from fednlp.studies.halving import Stage, stages, total_rounds
 from fednlp.studies.own_settings import added_part
 
