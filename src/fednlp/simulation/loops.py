@@ -3,12 +3,10 @@
 from dataclasses import replace
 
 from fednlp.federated.lora import ExactAveraging, check_exact
-from fednlp.simulation.baselines import Centralised, LocalOnly
+from fednlp.simulation.baselines import Centralised, LocalOnly, MostFrequentLabel, SequentialFineTuning
 from fednlp.simulation.central_labels import CentralLabels
-from fednlp.simulation.chained import SequentialFineTuning
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.label_holder import OpenLabels
-from fednlp.simulation.majority import MostFrequentLabel
 from fednlp.simulation.protection import Protected
 from fednlp.simulation.pseudo_labels import PseudoLabels
 from fednlp.simulation.rounds import FederatedTraining

@@ -19,13 +19,12 @@ from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import require_trackers
 from fednlp.runtime.engine import Engine, Measured
 from fednlp.simulation.assignment import build_partition
+from fednlp.simulation.baselines import require_baseline
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.components import RunComponents, as_tested, build_components
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.engines import open_engine
 from fednlp.simulation.facts import write_start
-from fednlp.simulation.majority import require_class_labels
-from fednlp.simulation.named_clients import require_named_clients
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.protection import check_noise
 from fednlp.simulation.run_dir import RunDir, new_run_dir, refuse_taken, saving, start_again
@@ -235,8 +234,7 @@ def _shared_out(
             f"min_clients = {experiment.min_clients}, but the partition has {plural(partition.num_clients, 'client')} "
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
-    require_named_clients(experiment, partition)
-    require_class_labels(experiment, components.task)
+    require_baseline(experiment, partition, components.task)
     return as_tested(experiment, components, partition), partition
 
 
