@@ -87,7 +87,7 @@ def plan(
         DataError: There are no files of the data.
         RunError: A folder of the comparison holds a run of other settings.
     """
-    methods = check_methods(algorithms, baselines)
+    methods = _check_methods(algorithms, baselines)
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
     folder = out or Path("runs") / f"compare-{experiment.name}"
@@ -122,7 +122,7 @@ def _require_files(data: Data) -> None:
             raise DataError(f"there is no {path}: give the files of {data.name or 'the experiment'}")
 
 
-def check_methods(algorithms: list[str], baselines: list[str]) -> list[str]:
+def _check_methods(algorithms: list[str], baselines: list[str]) -> list[str]:
     """Return the methods of a comparison, each once.
 
     Raises:

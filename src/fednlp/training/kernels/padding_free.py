@@ -57,7 +57,7 @@ class _Rows:
         return tokens if self.full else tokens.index_select(0, self._places)
 
 
-class PackedSequences:
+class _PackedSequences:
     """Where the tokens of a padded batch lie when its texts are laid end to end.
 
     Args:
@@ -131,10 +131,10 @@ class PackedSequences:
         return rows.view(*rows.shape[:2], heads, -1)
 
 
-Layer = Callable[[PackedSequences, nn.Module, Tensor, Tensor | None], Tensor]
+Layer = Callable[[_PackedSequences, nn.Module, Tensor, Tensor | None], Tensor]
 
 
-def _bert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+def _bert_layer(texts: _PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of BERT's family: all tokens, or those that are read."""
     attention = layer.attention.self
     projections = attention.query, attention.key, attention.value
@@ -144,7 +144,7 @@ def _bert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: Tensor
     return computed
 
 
-def _distilbert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+def _distilbert_layer(texts: _PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of DistilBERT's family: all tokens, or those that are read."""
     attention = layer.attention
     projections = attention.q_lin, attention.k_lin, attention.v_lin
@@ -155,7 +155,7 @@ def _distilbert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: 
 
 
 def _attended(
-    texts: PackedSequences,
+    texts: _PackedSequences,
     attention: Any,
     projections: tuple[nn.Module, nn.Module, nn.Module],
     heads: int,
@@ -233,7 +233,7 @@ class PaddingFree:
         for layer in self.layers[: self.padded]:
             hidden_states = layer(hidden_states, attention_mask, **others)
         seen = hidden_states.new_ones(hidden_states.shape[:2]) if self._mask is None else self._mask
-        texts = PackedSequences(seen.bool())
+        texts = _PackedSequences(seen.bool())
         tokens, read = texts.rows.emptied(hidden_states), None
         for layer in self.layers[self.padded :]:
             read = texts.firsts if self.first_only and layer is self.layers[-1] else None
