@@ -65,8 +65,8 @@ def side(size: str, batch: int, at_once: int, **ways: Any) -> Callable[[], None]
     """Return a round: weights loaded, local steps of so many clients at once, the updates; of the bare loop for 0."""
     if not at_once:
         return bare(size, batch)
-    from fednlp.training.at_once import take_steps as take_steps_at_once
     from fednlp.training.client_stack import ClientStack
+    from fednlp.training.client_stack import take_steps as take_steps_at_once
 
     each = STEPS * batch
     texts = random_texts(CLIENTS * each, LENGTH)

@@ -101,7 +101,7 @@ if __name__ == "__main__":
     if rank_of()[0] and "broadcast" in sys.argv:
         broadcast(MEGABYTES, int(sys.argv[sys.argv.index("--rounds") + 1]))
     elif rank_of()[0]:
-        from fednlp.runtime.mpi_follower import follow
+        from fednlp.runtime.mpi import follow
 
         follow()
     else:

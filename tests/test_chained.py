@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 import fednlp
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError
+from fednlp.simulation.baselines import best_greedily, best_of_all
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.chained import best_greedily, best_of_all
 
 pytestmark = pytest.mark.whole
 

@@ -21,7 +21,7 @@ from fednlp.partition import Partition
 from fednlp.simulation.resource_estimation import _tied, memory_of_run, model_sizes
 from fednlp.simulation.run_dir import RunDir
 from fednlp.studies.depth_capacity import TrainingPlan
-from fednlp.studies.plan_estimation import PlanEstimator
+from fednlp.studies.training_plan import PlanEstimator
 
 Make = Callable[..., Experiment]
 ONE = {"num_rounds": 1, "evaluation.every": 2, "evaluation.personal": False, "client.max_steps": 1}

@@ -137,7 +137,7 @@ OPENING = {
     "models/pretrained.py": "the folder of a model, which is made anew",
     "deployment/operate/shards.py": "the folder of a rehearsal, which was empty",
     "runtime/shared.py": "a temporary folder",
-    "runtime/mpi_messages.py": "/dev/null",
+    "runtime/mpi.py": "/dev/null",
     "simulation/train.py": "a run directory without links that lead out",
     "simulation/workers.py": "a temporary folder",
     "training/activation_store.py": "the cache",

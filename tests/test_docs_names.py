@@ -9,7 +9,7 @@ import typer
 
 from fednlp import config
 from fednlp.cli import app
-from fednlp.simulation.new_run_dir import settings_hash
+from fednlp.simulation.run_dir import settings_hash
 
 from .docs_blocks import PAGES, ROOT, leaf
 

@@ -17,7 +17,7 @@ from fednlp.config import Experiment
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.client import TrainRequest
 from fednlp.inference.score import evaluate_run
-from fednlp.simulation import final
+from fednlp.simulation import evaluate
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.local import LocalTrainer
@@ -82,10 +82,8 @@ def test_killed_between_the_last_round_and_the_end(
         home = {"before": "evaluate_final", "after": "summary_of"}.get(where)
         if home is None:
             patch.setattr(
-                final,
-                "cross_client_evaluation"
-                if settings.evaluation.cross_client_evaluation
-                else "personal_scores",
+                evaluate,
+                "_cross_client_evaluation" if settings.evaluation.cross_client_evaluation else "_add_scores",
                 killed,
             )
         else:
@@ -217,7 +215,7 @@ def test_models_that_the_disk_has_no_room_for_are_not_kept(
             self.text += text
 
     callback = Said()
-    monkeypatch.setattr(final, "_LEAVE_FREE", 2 * shutil.disk_usage(tmp_path).total)
+    monkeypatch.setattr(evaluate, "_LEAVE_FREE", 2 * shutil.disk_usage(tmp_path).total)
     run = fednlp.run(experiment(SHORT), tmp_path / "run", callback=callback)
     assert "the models of 8 clients are not kept" in callback.text
     assert run.finished

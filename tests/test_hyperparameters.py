@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import fednlp
 from fednlp import config
+from fednlp.cli.compare import parse_grid
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithms import ALGORITHMS
@@ -23,11 +24,8 @@ from fednlp.partition import Partition
 from fednlp.runtime.worker_process import WorkerProcess
 from fednlp.simulation.run_dir import RunDir
 from fednlp.studies.halving import best, stages, total_rounds
-from fednlp.studies.hyperparameters import tune
-from fednlp.studies.own_settings import _PARTS, added_part
-from fednlp.studies.search_result import SearchResult, doubts, tuning_table
-from fednlp.studies.trial_plan import Candidate, MethodSearch, plan_searches
-from fednlp.studies.trial_values import parse_grid
+from fednlp.studies.hyperparameters import SearchResult, doubts, tune, tuning_table
+from fednlp.studies.trial_plan import _PARTS, Candidate, MethodSearch, added_part, plan_searches
 
 from .conftest import example_rows, write_csv
 

@@ -12,8 +12,8 @@ import fednlp
 from fednlp.config import Experiment, canonical, differences
 from fednlp.errors import ConfigError
 from fednlp.simulation import precision
-from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.precision import with_precision
+from fednlp.simulation.run_dir import settings_hash
 
 pytestmark = pytest.mark.whole
 

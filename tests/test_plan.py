@@ -22,7 +22,7 @@ from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.models.trainable_depth import trainable_depth
 from fednlp.simulation.clients_at_once import ClientsAtOnce
 from fednlp.studies.depth_capacity import TrainingPlan
-from fednlp.studies.plan_estimation import PlanEstimator, plan_selection
+from fednlp.studies.training_plan import PlanEstimator, plan_selection
 
 Document = Callable[..., dict[str, Any]]
 Type = Callable[..., Result]

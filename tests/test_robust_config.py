@@ -18,8 +18,7 @@ from fednlp.federated.aggregators import AGGREGATORS
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.inference.model import open_trained
-from fednlp.simulation.new_run_dir import settings_hash
-from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.run_dir import RunDir, settings_hash
 
 pytestmark = pytest.mark.whole
 

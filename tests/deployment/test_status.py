@@ -29,8 +29,7 @@ from fednlp.deployment.session.messages import Call
 from fednlp.errors import RunError
 from fednlp.privacy.dp import DPMechanism
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.new_run_dir import create
-from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.run_dir import RunDir, new_run_dir
 
 from .watched import NOW, append, line, run_directory, status
 
@@ -172,7 +171,7 @@ class Session:
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDir:
     settings = {"data": {"name": "sites", "labels": ["a", "b"]}, "num_rounds": 3, "rounds": {"wait": 60.0}}
-    made = create(parse(settings).resolved(), tmp_path / "trial")
+    made = new_run_dir(parse(settings).resolved(), tmp_path / "trial")
     (made.folder / FOLDER).mkdir()
     return made
 

@@ -17,9 +17,9 @@ from fednlp.models.adapters import with_adapter
 from fednlp.models.pretrained import load_tokenizer, new_model, pretrained_model, save_model
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.models.resolve import resolve_model
-from fednlp.training.lora_pairs import lora_pairs
 from fednlp.training.model_layout import flat_weights, layout_of
 from fednlp.training.replica import Replica
+from fednlp.training.worker_spec import exact_adapters
 
 peft = pytest.importorskip("peft")
 Make = Callable[..., Path]
@@ -33,6 +33,7 @@ SETTINGS = {
     "AutoModelForMaskedLM": {},
 }
 LORA = {"method": "lora", "r": 2, "lora_alpha": 4}
+EXACT = LORA | {"averaging": "exact"}
 VALUES = LORA | {"target_modules": ["value"]}
 IA3 = {"method": "ia3"}
 DORA = LORA | {"use_dora": True}
@@ -522,7 +523,7 @@ def test_pairs_name_what_peft_adds_to_what(
 ) -> None:
     model = with_head(kind, model_class, LORA, random_model)
     shaken(model)
-    pairs, named = lora_pairs(model), dict(model.named_parameters())
+    pairs, named = exact_adapters(model, EXACT, federated=True), dict(model.named_parameters())
     layers = dict(model.named_modules())
     assert len(pairs) == sum("lora_A" in name for name in named)
     for pair in pairs:
@@ -541,14 +542,14 @@ def test_pairs_of_layers_whose_weight_is_shared_or_looked_up(random_model: Make)
                 source, "AutoModelForCausalLM", {}, {}, 0, LORA | {"target_modules": [target]}
             )
         with pytest.raises(ModelError, match=rf"{target} is none: leave it out of target_modules"):
-            lora_pairs(model)
+            exact_adapters(model, EXACT, federated=True)
 
 
 def test_a_base_that_moves_is_saved_merged_only(random_model: Make, tmp_path: Path) -> None:
     import transformers
 
     source = str(random_model("gpt2", "AutoModelForCausalLM"))
-    options = LORA | {"averaging": "exact"}
+    options = EXACT
     model = pretrained_model(source, "AutoModelForCausalLM", {}, {}, 0, options)
     expected = said(model, "AutoModelForCausalLM")
     save_model(model, load_tokenizer(source), tmp_path, "")
@@ -563,8 +564,8 @@ def test_a_base_that_moves_is_saved_merged_only(random_model: Make, tmp_path: Pa
 def test_exact_averaging_of_real_models_is_the_mean_of_the_merged_ones(
     kind: str, model_class: str, random_model: Make
 ) -> None:
-    model = with_head(kind, model_class, LORA | {"averaging": "exact"}, random_model)
-    pairs, named = lora_pairs(model), dict(model.named_parameters())
+    model = with_head(kind, model_class, EXACT, random_model)
+    pairs, named = exact_adapters(model, EXACT, federated=True), dict(model.named_parameters())
     shapes = {name: named[name].shape for pair in pairs for name in (pair.a, pair.b, pair.base)}
     layout = Layout.of({name: (tuple(shape), "parameter") for name, shape in shapes.items()})
     x = layout.flatten(named)

@@ -13,7 +13,7 @@ from fednlp.reproduction.agreement import judge
 from fednlp.reproduction.catalogue import find_papers, read_paper, shipped
 from fednlp.reproduction.manifest import Paper
 from fednlp.reproduction.needs import expected_minutes, needed_data
-from fednlp.simulation.new_run_dir import settings_hash
+from fednlp.simulation.run_dir import settings_hash
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
 PAPERS = shipped()

@@ -14,8 +14,7 @@ from counting import Counting
 from fednlp.errors import RunError
 from fednlp.federated.client import TrainRequest
 from fednlp.runtime.launch import rank_of
-from fednlp.runtime.mpi import Mpi, leading
-from fednlp.runtime.mpi_follower import follow
+from fednlp.runtime.mpi import Mpi, follow, leading
 from fednlp.training.requests.predict import ProbabilitiesRequest
 
 

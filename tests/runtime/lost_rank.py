@@ -8,11 +8,11 @@ import signal
 from typing import Any
 
 from fednlp import cli
-from fednlp.runtime import mpi_follower
+from fednlp.runtime import mpi
 from fednlp.runtime.launch import rank_of
 
 if __name__ == "__main__":
-    take_part, rounds = mpi_follower._take_part, []
+    take_part, rounds = mpi._take_part, []
 
     def mortal(comm: Any, order: dict[str, Any], *others: Any) -> None:
         rounds.append(order)
@@ -21,5 +21,5 @@ if __name__ == "__main__":
         take_part(comm, order, *others)
 
     if rank_of()[0]:
-        mpi_follower._take_part = mortal
+        mpi._take_part = mortal
     cli.main()

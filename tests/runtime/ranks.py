@@ -10,8 +10,7 @@ from pathlib import Path
 import fednlp
 from fednlp.errors import FednlpError
 from fednlp.runtime.launch import rank_of
-from fednlp.runtime.mpi import leading
-from fednlp.runtime.mpi_follower import follow
+from fednlp.runtime.mpi import follow, leading
 
 
 def main(experiments: Path, folder: Path) -> None:

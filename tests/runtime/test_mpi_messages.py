@@ -5,7 +5,7 @@ import sys
 
 _RANK = """
 import os
-from fednlp.runtime.mpi_messages import end_all
+from fednlp.runtime.mpi import end_all
 
 class Comm:
     def Abort(self, code: int) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.tasks.squad_metrics import best_scores, exact_match, normalised, token_f1
+from fednlp.tasks.question_answering import best_scores, exact_match, normalised, token_f1
 
 
 def words_of(text: str) -> list[str]:

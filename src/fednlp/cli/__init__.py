@@ -89,7 +89,7 @@ def main() -> None:
     rank, ranks = rank_of()
     if rank:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # rank 0 says when to end
-        from fednlp.runtime.mpi_follower import follow
+        from fednlp.runtime.mpi import follow
 
         with quick_imports():
             follow()

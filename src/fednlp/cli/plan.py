@@ -48,8 +48,7 @@ def plan(
     from fednlp import config
     from fednlp.cli.console import Console
     from fednlp.cli.tables import plain_console
-    from fednlp.studies.public_set import on_public_set
-    from fednlp.studies.training_plan import PlanLimits, find_training_plan
+    from fednlp.studies.training_plan import PlanLimits, find_training_plan, on_public_set
 
     settings = config.load(experiment, changes or [], full)
     if variant is not None:

@@ -59,7 +59,7 @@ def run(
 
 def _start(experiment: Any, out: Path | None, profile: bool) -> None:
     resolved = experiment.resolved()  # its mistakes are reported before torch is loaded, which takes seconds
-    from fednlp.simulation.early_workers import early_workers
+    from fednlp.simulation.engines import early_workers
 
     with early_workers(resolved):
         from fednlp.cli.console import Console

@@ -12,7 +12,7 @@ from fednlp.errors import ModelError
 if TYPE_CHECKING:
     from torch import nn
 
-AVERAGING = ("plain", "ffa", "exact")
+_AVERAGING = ("plain", "ffa", "exact")
 _VIRTUAL_TOKENS = 20
 """More than 20 bring little: Lester et al. 2021, section 3.2."""
 
@@ -186,7 +186,7 @@ METHODS: Mapping[str, PeftMethod] = {
             "lora_dropout": _DROPOUT,
             "use_dora": _SWITCH,
             "target_modules": _LAYERS,
-            "averaging": _one_of(AVERAGING),
+            "averaging": _one_of(_AVERAGING),
         },
         config="LoraConfig",
         layers=_linear_layers("LORA"),
@@ -255,7 +255,7 @@ def check_peft(options: Mapping[str, Any]) -> None:
 
 
 def averaging_of(options: Mapping[str, Any] | None) -> str:
-    """Return how the server averages adapters: one of :data:`AVERAGING`.
+    """Return how the server averages adapters: one of :data:`_AVERAGING`.
 
     >>> averaging_of({"method": "lora", "averaging": "exact"}), averaging_of(None)
     ('exact', 'plain')

@@ -88,7 +88,7 @@ def equal_sizes(rng: np.random.Generator, examples: int, clients: int) -> IntArr
     Raises:
         PartitionError: There are more clients than examples.
     """
-    check_clients(examples, clients)
+    _check_clients(examples, clients)
     sizes = np.full(clients, examples // clients, dtype=np.int64)
     sizes[rng.permutation(clients)[: examples % clients]] += 1
     return sizes
@@ -104,7 +104,7 @@ def skewed_sizes(rng: np.random.Generator, examples: int, clients: int, beta: fl
     Raises:
         PartitionError: There are more clients than examples.
     """
-    check_clients(examples, clients)
+    _check_clients(examples, clients)
     shares = dirichlet(rng, beta * clients, np.full(clients, 1 / clients), 1)[0]
     sizes = np.ones(clients, dtype=np.int64)
     free = np.arange(clients)
@@ -119,7 +119,7 @@ def skewed_sizes(rng: np.random.Generator, examples: int, clients: int, beta: fl
     return sizes
 
 
-def check_clients(examples: int, clients: int) -> None:
+def _check_clients(examples: int, clients: int) -> None:
     """Check that there are from 1 to `examples` clients.
 
     Raises:

@@ -21,7 +21,7 @@ NONE = "none"
 """The label of a text without entities."""
 
 
-def label_of(types: Mapping[str, int], known: Mapping[str, int], entity: Entity) -> str:
+def _label_of(types: Mapping[str, int], known: Mapping[str, int], entity: Entity) -> str:
     """Return the label of a text.
 
     Args:
@@ -29,9 +29,9 @@ def label_of(types: Mapping[str, int], known: Mapping[str, int], entity: Entity)
         known: Number of entities of each type in all training texts.
 
     >>> known = {"PER": 90, "LOC": 40, "ORG": 7}
-    >>> [label_of({"PER": 2, "ORG": 1}, known, rule) for rule in ("majority", "rarest")]
+    >>> [_label_of({"PER": 2, "ORG": 1}, known, rule) for rule in ("majority", "rarest")]
     ['PER', 'ORG']
-    >>> label_of({"PER": 1, "LOC": 1}, known, "majority"), label_of({}, known, "majority")
+    >>> _label_of({"PER": 1, "LOC": 1}, known, "majority"), _label_of({}, known, "majority")
     ('LOC', 'none')
     """
     counts = types if entity == "majority" else dict.fromkeys(types, 1)
@@ -59,8 +59,8 @@ def entity_labels(
     known: Counter[str] = Counter()
     for types in train:
         known.update(types)
-    found = [label_of(types, known, entity) for types in train]
+    found = [_label_of(types, known, entity) for types in train]
     names = (NONE, *sorted({*found} - {NONE}))
     places = {name: place for place, name in enumerate(names)}
-    labels = [places.get(label_of(types, known, entity), -1) for types in test]
+    labels = [places.get(_label_of(types, known, entity), -1) for types in test]
     return np.array([places[label] for label in found], np.int64), np.array(labels, np.int64), names

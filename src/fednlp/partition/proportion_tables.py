@@ -18,7 +18,7 @@ from fednlp.disk import read_whole
 from fednlp.errors import PartitionError
 from fednlp.formatting.units import plural
 
-CLIENT_COLUMN = "client"
+_CLIENT_COLUMN = "client"
 _LARGEST = 256 << 20
 """Bytes of a file at most: a share of each of 100 labels for 100,000 clients has some 100 MB."""
 _SHIPPED = Path(__file__).parent.parent / "experiments" / "proportions"
@@ -141,12 +141,12 @@ def _from_json(text: str, source: Path) -> tuple[list[str], list[_Row]]:
 
 def _table(header: list[str], rows: list[_Row], source: Path) -> Proportions:
     names = None
-    if CLIENT_COLUMN in header:
-        column = header.index(CLIENT_COLUMN)
+    if _CLIENT_COLUMN in header:
+        column = header.index(_CLIENT_COLUMN)
         names = tuple(cells[column] for _, cells in rows)
         if not all(names) or len(set(names)) < len(names):
             raise PartitionError(
-                f"{source}: the names in the column {CLIENT_COLUMN!r} must all be there and differ"
+                f"{source}: the names in the column {_CLIENT_COLUMN!r} must all be there and differ"
             )
         header = header[:column] + header[column + 1 :]
         rows = [(where, cells[:column] + cells[column + 1 :]) for where, cells in rows]

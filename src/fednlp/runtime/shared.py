@@ -34,7 +34,7 @@ def scratch_folder(wanted_bytes: int) -> Path:
     )
 
 
-def shared_tensor(path: Path, numel: int, dtype: torch.dtype) -> Tensor:
+def _shared_tensor(path: Path, numel: int, dtype: torch.dtype) -> Tensor:
     """Map a file as a tensor; whoever opens the same file sees the same numbers. A new file holds zeros."""
     if numel == 0:
         return torch.zeros(0, dtype=dtype)
@@ -77,7 +77,7 @@ class SharedRoom:
 
     def tensor(self, name: str, numel: int, dtype: torch.dtype) -> Tensor:
         """Return the tensor of that name; zeros at first."""
-        return shared_tensor(self._folder / f"{self._owner}-{name}", numel, dtype)
+        return _shared_tensor(self._folder / f"{self._owner}-{name}", numel, dtype)
 
     def file(self, name: str) -> FileIO:
         """Return the file of that name, in the temporary folder; it is empty at first.

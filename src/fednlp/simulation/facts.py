@@ -1,4 +1,4 @@
-"""What a run writes down before its first round: the versions, the data, the task."""
+"""What a run writes down before its first round: the versions, the data, the task, and a profile of the data."""
 
 import os
 import platform
@@ -10,12 +10,47 @@ from typing import Any
 import numpy as np
 import torch
 
+from fednlp.clock import DATA, timed
+from fednlp.config import Experiment
 from fednlp.data import TextData
+from fednlp.data.profiling import DataProfile, Holders, Truncation, profile
 from fednlp.formatting.places import data_source
 from fednlp.partition import Partition
 from fednlp.processor import processor
-from fednlp.simulation.components import RunComponents
-from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.components import Log, RunComponents
+from fednlp.simulation.run_dir import RunDir, saving
+from fednlp.tasks.truncation import truncates, truncation
+from fednlp.training.worker_spec import pick_device
+
+
+@timed(DATA)
+def write_start(
+    directory: RunDir,
+    experiment: Experiment,
+    components: RunComponents,
+    partition: Partition,
+    start: dict[str, str],
+    log: Log,
+) -> None:
+    """Log how the data were read; write what a run begins with, and what reports show of data and partition.
+
+    Args:
+        experiment: Resolved.
+        start: Fingerprints of the model that the run begins with.
+    """
+    profiled = _profile(experiment, components, partition)
+    for line in profiled.lines():
+        log(line)
+    runtime = experiment.runtime
+    with saving(directory.folder):
+        (directory.folder / "checkpoint").mkdir(exist_ok=True)
+        partition.save(directory.partition)
+        shown = profiled.values(texts=False)
+        directory.write_json(
+            "data.json", shown | {"source": data_source(shown["source"], experiment.model_dump())}
+        )
+        device = pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping)
+        write_facts(directory, components, partition, start, device)
 
 
 def write_facts(
@@ -98,3 +133,43 @@ def _version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _profile(experiment: Experiment, components: RunComponents, partition: Partition) -> DataProfile:
+    """Return the profile of a run's data."""
+    data = components.data
+    lengths = [
+        components.train.lengths(data.train_numbers),
+        components.test.lengths(data.test_numbers),
+    ]
+    return profile(
+        data, holders_of(data, partition), np.concatenate(lengths), _truncation_of_run(experiment, components)
+    )
+
+
+def holders_of(data: TextData, partition: Partition) -> Holders:
+    """Return the client of each row of the training table, -1 for rows that no client holds."""
+    owners = np.full(data.train.num_rows, -1, dtype=np.int64)
+    sizes = np.diff(partition.train_offsets)
+    owners[partition.train_indices] = np.repeat(np.arange(partition.num_clients), sizes)
+    return Holders(owners, partition.client_names)
+
+
+def _truncation_of_run(experiment: Experiment, components: RunComponents) -> Truncation | None:
+    """Return what the model truncates; None for tasks that read whole texts, or do not say so."""
+    data, task, tokenizer = components.data, components.task, components.tokenizer
+    if not truncates(task):
+        return None
+    found = truncation(data, "train", data.train_numbers, components.train, task, tokenizer) + truncation(
+        data, "test", data.test_numbers, components.test, task, tokenizer
+    )
+    higher = components.longest == experiment.model.max_length
+    return Truncation(
+        texts=round(found.texts),
+        share=found.texts / max(found.of_texts, 1),
+        tokens=found.tokens / max(found.of_tokens, 1),
+        limit=components.longest,
+        remedy="raise model.max_length"
+        if higher
+        else "choose a model that reads longer texts, or split them",
+    )

@@ -46,7 +46,7 @@ def evaluate_by_sums(context: RunContext) -> dict[str, Any]:
         The metrics; ``loss``, the mean; ``examples`` and ``clients``, how many are in the sums; with secure aggregation
         ``bytes``, the length of its messages. Without sums only ``clients``, which is 0; the reason is logged.
     """
-    clients = clients_that_sum(context.partition.test_offsets)
+    clients = clients_with_tests(context.partition.test_offsets)
     if not clients:
         return {"clients": 0}
     context.pool.publish(MODEL, context.state.params)
@@ -61,7 +61,7 @@ def evaluate_by_sums(context: RunContext) -> dict[str, Any]:
     return {**scores, "clients": found.clients, **found.sent}
 
 
-def clients_that_sum(test_offsets: np.ndarray) -> list[int]:
+def clients_with_tests(test_offsets: np.ndarray) -> list[int]:
     """Return the clients that have test examples of their own."""
     found: list[int] = np.flatnonzero(np.diff(test_offsets)).tolist()
     return found
@@ -83,7 +83,7 @@ def check_federated_evaluation(experiment: Experiment, task: Task, test_offsets:
         return []
     summable = require_summable(task)
     if experiment.secure.protocol != "none":
-        clients = len(clients_that_sum(test_offsets))
+        clients = len(clients_with_tests(test_offsets))
         try:
             sums_params(experiment, clients, num_sums(summable))
         except ConfigError as error:

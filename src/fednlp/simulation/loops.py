@@ -5,10 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from fednlp.federated.lora import ExactAveraging, check_exact
-from fednlp.simulation.baselines import Centralised, LocalOnly
-from fednlp.simulation.chained import SequentialFineTuning
+from fednlp.simulation.baselines import Centralised, LocalOnly, MostFrequentLabel, SequentialFineTuning
 from fednlp.simulation.context import RunContext, Training
-from fednlp.simulation.majority import MostFrequentLabel
 from fednlp.simulation.protection import Protected
 from fednlp.simulation.rounds import FederatedTraining
 

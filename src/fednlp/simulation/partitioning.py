@@ -17,7 +17,7 @@ from fednlp.partition.entities import entity_labels
 from fednlp.partition.make import check_options
 from fednlp.simulation.assignment import BY_LABEL, build_partition, entities
 from fednlp.simulation.components import Log, open_data
-from fednlp.simulation.data_profile import holders_of
+from fednlp.simulation.facts import holders_of
 from fednlp.simulation.partition_file import check_partition_name, write_partition_file
 
 _NAMED = 20

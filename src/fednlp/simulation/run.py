@@ -1,5 +1,6 @@
 """Run one experiment: prepare, round after round, save, and finish with a model and a summary."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -7,34 +8,29 @@ from typing import Any
 from torch import nn
 
 from fednlp import config
-from fednlp.clock import DATA, MODEL, OTHER, running, timed
+from fednlp.clock import DATA, MODEL, OTHER, Clock, in_seconds, running, timed
 from fednlp.config import Experiment
 from fednlp.config.sections import GIVEN
 from fednlp.errors import ConfigError, RunError
 from fednlp.federated.algorithm import Algorithm
-from fednlp.formatting.places import data_source
 from fednlp.formatting.units import plural
 from fednlp.partition import Partition
 from fednlp.plugins import name_of, require_typed
 from fednlp.reports.trackers import require_trackers
+from fednlp.runtime.engine import Engine, Measured
 from fednlp.simulation.assignment import build_partition
+from fednlp.simulation.baselines import require_baseline
 from fednlp.simulation.callback import Callback, default_callback
 from fednlp.simulation.components import RunComponents, as_tested, build_components
 from fednlp.simulation.configured_algorithm import build_algorithm
-from fednlp.simulation.data_profile import profile_run_data
 from fednlp.simulation.engines import open_engine
-from fednlp.simulation.facts import write_facts
-from fednlp.simulation.majority import require_class_labels
-from fednlp.simulation.named_clients import require_named_clients
-from fednlp.simulation.new_run_dir import create, refuse_taken
+from fednlp.simulation.facts import write_start
 from fednlp.simulation.precision import with_precision
-from fednlp.simulation.profile import profiled
 from fednlp.simulation.protection import check_noise
-from fednlp.simulation.run_dir import RunDir, saving, start_again
+from fednlp.simulation.run_dir import RunDir, new_run_dir, refuse_taken, saving, start_again
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import open_run, train
 from fednlp.tasks import require_trusted
-from fednlp.training.worker_spec import pick_device
 
 
 def run(
@@ -75,11 +71,11 @@ def run(
         components, partition = _shared_out(experiment, build_components(experiment, callback.log), callback)
         model, start = _start(experiment, components, callback)
         check_noise(experiment, build_algorithm(experiment, given), partition, model, callback.log)
-        directory = create(experiment, folder)
+        directory = new_run_dir(experiment, folder)
         with directory.alone():
-            _write_start(directory, experiment, components, partition, callback, start)
+            write_start(directory, experiment, components, partition, start, callback.log)
             opened = open_run(directory, experiment, components, partition, model, pool, callback, given)
-            return profiled(train(opened), clock, pool)
+            return _profiled(train(opened), clock, pool)
 
 
 def resume(
@@ -135,9 +131,9 @@ def resume(
             components = as_tested(experiment, components, partition)
         else:
             components, partition = _shared_out(experiment, components, callback)
-            _write_start(directory, experiment, components, partition, callback, start)
+            write_start(directory, experiment, components, partition, start, callback.log)
         opened = open_run(directory, experiment, components, partition, model, pool, callback, algorithm)
-        return profiled(train(opened), clock, pool)
+        return _profiled(train(opened), clock, pool)
 
 
 def _to_resume(
@@ -238,30 +234,21 @@ def _shared_out(
             f"min_clients = {experiment.min_clients}, but the partition has {plural(partition.num_clients, 'client')} "
             f"(partition.method = {experiment.partition.method}): lower min_clients"
         )
-    require_named_clients(experiment, partition)
-    require_class_labels(experiment, components.task)
+    require_baseline(experiment, partition, components.task)
     return as_tested(experiment, components, partition), partition
 
 
-@timed(DATA)
-def _write_start(
-    directory: RunDir,
-    experiment: Experiment,
-    components: RunComponents,
-    partition: Partition,
-    callback: Callback,
-    start: dict[str, str],
-) -> None:
-    """Log how the data were read; write what a run begins with, and what reports show of data and partition."""
-    look = profile_run_data(experiment, components, partition)
-    for line in look.lines():
-        callback.log(line)
+def _profiled(directory: RunDir, clock: Clock, pool: Engine) -> RunDir:
+    """Write where the time of each worker went until the end of a run; return the run's directory.
+
+    It begins with the worker's process, or with the run where the process has served another one before.
+
+    Args:
+        pool: The engine; where it is not :class:`fednlp.runtime.engine.Measured`, only this process is in the profile.
+    """
+    until = time.monotonic_ns()
+    others = pool.spent(until) if isinstance(pool, Measured) else []
+    workers = [in_seconds(spent) for spent in (clock.spent(until), *others)]
     with saving(directory.folder):
-        (directory.folder / "checkpoint").mkdir(exist_ok=True)
-        partition.save(directory.partition)
-        seen = look.values(texts=False)
-        seen["source"] = data_source(seen["source"], experiment.model_dump())
-        directory.write_json("data.json", seen)
-        runtime = experiment.runtime
-        device = pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping)
-        write_facts(directory, components, partition, start, device)
+        directory.write_json("profile.json", {"workers": workers})
+    return directory

@@ -1,20 +1,24 @@
 """Load the model that a run starts from, and check on resume that it has not changed."""
 
-from collections.abc import Callable
+import hashlib
+import json
+from collections.abc import Callable, Collection
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
-from fednlp.models.fingerprint import changed, fingerprints
-from fednlp.models.pretrained import pretrained_model
+from fednlp.models.pretrained import pretrained_model, target_tokenizer
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.base import Task
 from fednlp.training.model_layout import layout_of
 from fednlp.training.worker_spec import exact_adapters, personal_names
+
+_NOT_OURS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
+"""Keys of a configuration that describe its file and not the model."""
 
 
 def start_model(
@@ -44,15 +48,21 @@ def start_model(
 
 
 def start_fingerprints(experiment: Experiment, model: nn.Module, tokenizer: Any) -> dict[str, str]:
-    """Return the fingerprints of the tensors that a resumed run reads from its starting model.
+    """Return a fingerprint of each part that a resumed run reads again, by a readable name of the part.
 
-    These are the frozen tensors and the first values of personal ones. The checkpoint holds the shared tensors.
+    Of the model's tensors these are the frozen ones and the first values of personal ones. The checkpoint holds the
+    shared tensors.
 
     Args:
         experiment: Resolved.
     """
     saved = [entry.name for entry in trained_layout(experiment, model).entries]
-    return fingerprints(model, tokenizer, saved)
+    targets = target_tokenizer(tokenizer.name_or_path)
+    return {
+        "frozen and personal weights": _of_tensors(model, saved),
+        "configuration": _of_json(_own(_configuration(model))),
+        "tokenizer": _of_json([_vocabulary(one) for one in (tokenizer, targets) if one is not None]),
+    }
 
 
 def trained_layout(experiment: Experiment, model: nn.Module) -> Layout:
@@ -89,9 +99,46 @@ def check_start(
             f"warning: {run.folder} does not say which model it began with: it goes on with the one there is now"
         )
         return
-    parts = changed(known["start"], found)
+    parts = [part for part, digest in found.items() if known["start"].get(part, digest) != digest]
     if parts:
         raise RunError(
             f"{experiment.model.name_or_path} has changed since {run.folder} was begun (its {', its '.join(parts)}): "
             "put the earlier files back, or start again with another --out"
         )
+
+
+def _of_tensors(model: nn.Module, saved: Collection[str]) -> str:
+    """Return the digest of a model's parameters and saved buffers but some; about as fast as a disk reads."""
+    digest, persistent = hashlib.blake2b(digest_size=16), model.state_dict().keys()
+    tensors: dict[str, Tensor] = dict(model.named_parameters())
+    tensors |= {name: buffer for name, buffer in model.named_buffers() if name in persistent}
+    for name in sorted(tensors.keys() - set(saved)):
+        values = tensors[name].detach().cpu().contiguous().numpy()
+        digest.update(json.dumps([name, list(values.shape), str(values.dtype)]).encode())
+        digest.update(values.reshape(-1).view("u1").data)
+    return digest.hexdigest()
+
+
+def _of_json(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _configuration(model: Any) -> dict[str, Any]:
+    """Return the settings that are not the library's defaults; none for a module without a configuration."""
+    config: Any = getattr(model, "config", None)
+    return dict(config.to_diff_dict()) if hasattr(config, "to_diff_dict") else {}
+
+
+def _own(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _own(one) for key, one in value.items() if key not in _NOT_OURS}
+    return [_own(one) for one in value] if isinstance(value, list | tuple) else value
+
+
+def _vocabulary(tokenizer: Any) -> dict[str, Any]:
+    """Return all that decides how a text is cut into tokens, but for how it was last truncated and padded."""
+    made = json.loads(tokenizer.backend_tokenizer.to_str())
+    for passing in ("truncation", "padding"):
+        made.pop(passing, None)
+    return {"tokenizer": made, "longest": tokenizer.model_max_length, "special": tokenizer.special_tokens_map}

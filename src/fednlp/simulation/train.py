@@ -32,10 +32,9 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import RunComponents
 from fednlp.simulation.configured_algorithm import attacked, attackers_of, build_algorithm
 from fednlp.simulation.context import RunContext, Training
-from fednlp.simulation.evaluate import write_clients
+from fednlp.simulation.evaluate import evaluate_final, is_due, write_clients
 from fednlp.simulation.facts import example_counts
 from fednlp.simulation.federated_evaluation import check_federated_evaluation
-from fednlp.simulation.final import evaluate_final, is_due
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
 from fednlp.simulation.run_dir import RunDir, remedy, require_space, saving

@@ -16,8 +16,7 @@ from fednlp.formatting.units import plural
 from fednlp.runtime.jobs import JobProcess
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import Callback, default_callback
-from fednlp.simulation.new_run_dir import settings_hash
-from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.run_dir import RunDir, settings_hash
 from fednlp.studies.run_or_resume import jobs_of, run_or_resume
 from fednlp.studies.runs_callback import RunsCallback
 from fednlp.studies.same_data import SameData
@@ -88,7 +87,7 @@ def plan(
         DataError: There are no files of the data.
         RunError: A folder of the comparison holds a run of other settings.
     """
-    methods = check_methods(algorithms, baselines)
+    methods = _check_methods(algorithms, baselines)
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: at least 1 is needed")
     folder = out or Path("runs") / f"compare-{experiment.name}"
@@ -123,7 +122,7 @@ def _require_files(data: Data) -> None:
             raise DataError(f"there is no {path}: give the files of {data.name or 'the experiment'}")
 
 
-def check_methods(algorithms: list[str], baselines: list[str]) -> list[str]:
+def _check_methods(algorithms: list[str], baselines: list[str]) -> list[str]:
     """Return the methods of a comparison, each once.
 
     Raises:

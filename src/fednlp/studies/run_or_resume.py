@@ -10,7 +10,7 @@ from fednlp.errors import ConfigError
 from fednlp.runtime.job import Say
 from fednlp.runtime.jobs import JobProcess, Jobs
 from fednlp.simulation.callback import Callback
-from fednlp.simulation.early_workers import stays_here
+from fednlp.simulation.engines import stays_here
 from fednlp.simulation.run import resume, run
 from fednlp.simulation.run_dir import RunDir
 

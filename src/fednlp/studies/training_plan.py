@@ -1,24 +1,35 @@
 """``fednlp plan``: search a training plan for a device by its costs and a short run (FeS, section 3.3).
 
-:mod:`fednlp.studies.depth_capacity` decides which plans are evaluated, and in which order. docs/methods/planning.md
-defines the figures.
+:mod:`fednlp.studies.depth_capacity` decides which plans are evaluated, and in which order; here are their costs,
+estimated before anything is trained, and their short runs. docs/methods/planning.md defines the figures.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from itertools import accumulate
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from torch import nn
+
 from fednlp.config import Experiment
-from fednlp.config.sections import BASELINES, Costs, Report
-from fednlp.costs import DeviceProfile, load_profile, profile_names
+from fednlp.config.sections import BASELINES, Costs, Data, Report
+from fednlp.costs import DeviceProfile, TrainingDepth, load_profile, profile_names, seconds_per_example
 from fednlp.errors import ConfigError
+from fednlp.formatting.safe_text import clean
+from fednlp.formatting.units import human_seconds, metric_title, metric_value, plural
+from fednlp.models.groups import groups_of
+from fednlp.models.pretrained import load_tokenizer, longest_text, pretrained_model
+from fednlp.models.selection import apply_selection, parse_selection
+from fednlp.prompts.prompt_sets import prompt_names
 from fednlp.runtime.worker_process import kept_workers
 from fednlp.simulation.callback import NullCallback
-from fednlp.simulation.components import Log
+from fednlp.simulation.components import Log, make_task, model_source, open_data
+from fednlp.simulation.configured_algorithm import build_algorithm
+from fednlp.simulation.resource_estimation import memory_of_depth, model_sizes
 from fednlp.simulation.run import run
 from fednlp.studies.depth_capacity import (
     PlanDecision,
@@ -27,7 +38,6 @@ from fednlp.studies.depth_capacity import (
     monotonicity_violations,
     search_plans,
 )
-from fednlp.studies.plan_estimation import PlanCost, PlanEstimator
 
 OnProgress = Callable[[int, int, str], None]
 
@@ -60,6 +70,23 @@ class PlanLimits:
             raise ConfigError(f"bandwidth = {self.bandwidth}: give MB/s, above 0")
         if self.memory is not None and self.memory < 1:
             raise ConfigError(f"memory = {self.memory}: give bytes, above 0")
+
+
+@dataclass(frozen=True)
+class PlanCost:
+    """The estimated costs of a training plan.
+
+    Attributes:
+        parameters: Number of parameters that are trained and sent.
+        memory: Peak memory of training or labelling, in bytes.
+        training: Seconds per example of a local step.
+        inference: Seconds per labelled example.
+    """
+
+    parameters: int
+    memory: int
+    training: float
+    inference: float
 
 
 @dataclass(frozen=True)
@@ -122,6 +149,118 @@ class PlanSearchResult:
         return monotonicity_violations(self.decisions)
 
 
+def plan_selection(layers: int, plan: TrainingPlan, head: bool = True) -> dict[str, Any]:
+    """Return a plan as ``[model] train``; it fits no model with another number of layers.
+
+    Args:
+        layers: Number of the model's layers.
+        head: True if the model has a head.
+
+    >>> plan_selection(24, TrainingPlan(depth=8, capacity=1))
+    {'shared': ['layer.23', 'layer.16-22:bias', 'head'], 'rest': 'frozen', 'layers': 24}
+    """
+    full, lowest = layers - plan.capacity, layers - plan.depth
+    shared = [_layers(full, layers)] if plan.capacity else []
+    shared += [f"{_layers(lowest, full)}:bias"] if lowest < full else []
+    return {"shared": [*shared, "head"] if head else shared, "rest": "frozen", "layers": layers}
+
+
+def _layers(first: int, end: int) -> str:
+    return f"layer.{first}" if end == first + 1 else f"layer.{first}-{end - 1}"
+
+
+class PlanEstimator:
+    """Estimates the costs of training plans for one model and one device, without training.
+
+    Args:
+        experiment: Resolved.
+        profile: The device's profile.
+        log: Called with a message before each slow step.
+
+    Raises:
+        ConfigError: The model has no single stack of layers.
+    """
+
+    def __init__(self, experiment: Experiment, profile: DeviceProfile, log: Log) -> None:
+        self.experiment, self.profile = experiment, profile
+        self.vectors = build_algorithm(experiment).held_vectors
+        settings, data = experiment.model, open_data(experiment, log)
+        source = model_source(experiment, data, log)
+        tokenizer = load_tokenizer(source)
+        task = make_task(experiment.task.configured or data.task, data, tokenizer, experiment.task.given())
+        self.model = pretrained_model(
+            source, task.model_class, task.settings(), settings.config, experiment.seed, None
+        )
+        length = min(settings.max_length, longest_text(source, tokenizer, settings.config))
+        self.sizes = model_sizes(task, self.model, length)
+        parts = groups_of(self.model)
+        self.layers, self.head = _stack(set(parts.values())), "head" in parts.values()
+        biased = {part for name, part in parts.items() if name.endswith("bias")}
+        self.biased = all(f"layer.{number}" in biased for number in range(self.layers))
+        self.cost = cache(self._cost)
+
+    @property
+    def has_every_plan(self) -> bool:
+        """True if the model allows every plan: it has a head, and biases in every layer."""
+        return self.biased and self.head
+
+    def selection(self, plan: TrainingPlan) -> dict[str, Any]:
+        """Return a plan as ``[model] train``."""
+        return plan_selection(self.layers, plan, self.head)
+
+    def fits(self, plan: TrainingPlan, memory: int | None) -> bool:
+        """Return whether the model has the parameters that a plan trains, and the plan fits in memory.
+
+        Args:
+            memory: Bytes of memory; None for unlimited memory.
+        """
+        possible = (self.head or plan.depth > 0) and (self.biased or plan.capacity == plan.depth)
+        return possible and (memory is None or self.cost(plan).memory <= memory)
+
+    def least_memory(self) -> int:
+        """Return the bytes of memory that the smallest plan requires."""
+        return self.cost(TrainingPlan(0, 0) if self.head else TrainingPlan(1, 0 if self.biased else 1)).memory
+
+    def depth(self, plan: TrainingPlan) -> TrainingDepth:
+        """Return the trained layers of a plan."""
+        biases = plan.depth - plan.capacity
+        return TrainingDepth(self.layers, plan.capacity, biases, self.experiment.runtime.cache_activations)
+
+    def _cost(self, plan: TrainingPlan) -> PlanCost:
+        trained, depth = _trained(self.model, self.selection(plan)), self.depth(plan)
+        memory = memory_of_depth(self.experiment, self.sizes, depth, trained, self.vectors * trained)
+        return PlanCost(trained, memory, self._seconds(depth, True), self._seconds(depth, False))
+
+    def _seconds(self, depth: TrainingDepth, training: bool) -> float:
+        name = self.experiment.model.name_or_path
+        found = seconds_per_example(self.profile, name, self.sizes.parameters, depth, training)
+        if found is None:
+            raise ConfigError(
+                f"the profile {self.profile.name} does not say how long {name} takes: choose another, or measure one "
+                "with fednlp device measure"
+            )
+        return found
+
+
+def _stack(parts: set[str]) -> int:
+    layers = {part for part in parts if part.startswith("layer.")}
+    if not layers:
+        there = ", ".join(sorted(parts))[:200]
+        raise ConfigError(f"a plan needs a model with one stack of layers; this one has {there}")
+    return len(layers)
+
+
+def _trained(model: nn.Module, train: dict[str, Any]) -> int:
+    """Return the number of parameters that a selection trains; the model is left unchanged."""
+    flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        apply_selection(model, parse_selection(train))
+        return sum(parameter.numel() for parameter, _ in flags if parameter.requires_grad)
+    finally:
+        for parameter, flag in flags:
+            parameter.requires_grad_(flag)
+
+
 def selection_text(planned: PlanSearchResult) -> str:
     """Return the chosen plan as TOML, with a comment that says what it is for.
 
@@ -129,9 +268,6 @@ def selection_text(planned: PlanSearchResult) -> str:
         ConfigError: No plan was chosen.
     """
     import tomli_w
-
-    from fednlp.formatting.safe_text import clean
-    from fednlp.formatting.units import plural
 
     if planned.chosen is None or planned.train is None:
         raise ConfigError("no plan was chosen: there is nothing to write")
@@ -147,6 +283,30 @@ def selection_text(planned: PlanSearchResult) -> str:
         f"Target {limits.target:g} reached after {seconds:.4g} simulated seconds on {clean(planned.device)}.",
     ]
     return "".join(f"# {line}\n" for line in lines) + tomli_w.dumps({"model": {"train": planned.train}})
+
+
+def on_public_set(experiment: Experiment, public: str) -> Experiment:
+    """Return an experiment on another data set, with its prompt where the experiment has one.
+
+    Plans are chosen "offline on cloud", on a public set as hard as the private one (FeS, section 3.3), so that the
+    test set of the experiment chooses nothing.
+
+    Args:
+        experiment: The experiment for which a plan is wanted.
+        public: Name of a known data set, and its files where it is not fetched: ``"bbc"``, ``"agnews=DIR"``.
+
+    Raises:
+        ConfigError: It is the experiment's own data set, or has no prompt.
+    """
+    name, _, path = public.partition("=")
+    if name == experiment.data.name:
+        raise ConfigError(f"--public {name} is the experiment's own data set: name another, or leave it out")
+    task = experiment.task
+    if task.given().get("prompt"):
+        if name not in prompt_names():
+            raise ConfigError(f"{name} has no prompt: name one of {', '.join(prompt_names())}")
+        task = task.model_copy(update={"prompt": name})
+    return experiment.model_copy(update={"data": Data(name=name, path=path or None), "task": task})
 
 
 @kept_workers()
@@ -274,8 +434,6 @@ def _read(lines: list[dict[str, Any]], metric: str, target: float) -> PlanTrial:
 
 
 def _trial_text(candidate: TrainingPlan, found: PlanTrial, metric: str, limits: PlanLimits) -> str:
-    from fednlp.formatting.units import human_seconds, metric_title, metric_value, plural
-
     what = f"top {plural(candidate.depth, 'layer')}, {candidate.capacity} in full: {metric_title(metric)} "
     what += metric_value(metric, found.accuracy)
     if found.seconds_to_target is None:

@@ -10,20 +10,29 @@ from typing import Any
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.config.round_schedules import WITHOUT_ROUNDS
+from fednlp.config.values import server_optimizer
 from fednlp.errors import ConfigError
+from fednlp.federated.algorithms import ALGORITHMS
+from fednlp.federated.server import ServerOptimizer
 from fednlp.formatting.units import plural
 from fednlp.seeds import generator
-from fednlp.simulation.new_run_dir import settings_hash
+from fednlp.simulation.run_dir import settings_hash
 from fednlp.studies.halving import Stage, stages, total_rounds
-from fednlp.studies.own_settings import added_part
 
 Settings = Mapping[str, Any]
 """Values by dotted keys, such as ``{"client.learning_rate": 1e-3}``."""
 
-SECTIONS = ("client", "server", "algorithm", "aggregator", "exchange", "pull", "model")
+_SECTIONS = ("client", "server", "algorithm", "aggregator", "exchange", "pull", "model")
 """The sections whose keys can be chosen: those of the method, and none of the data or of the tests."""
-MOST_COMBINATIONS = 1000
+_MOST_COMBINATIONS = 1000
 """Of the values of a method's settings."""
+_SERVER = "FedOpt's server optimiser"
+_PARTS = {
+    "algorithm.mu": "FedProx's proximal term",
+    "server.optimizer": _SERVER,
+    "server.momentum": _SERVER,
+}
+"""The parts of methods that other methods can be given, by the settings that begin them."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +193,10 @@ def _require_labels(experiment: Experiment, methods: Sequence[str]) -> None:
 
 def _different(scoped: str, values: Sequence[Any]) -> list[Any]:
     key = scoped.rpartition(":")[2]
-    if key.partition(".")[0] not in SECTIONS or "." not in key or key == "algorithm.name":
+    if key.partition(".")[0] not in _SECTIONS or "." not in key or key == "algorithm.name":
         raise ConfigError(
             f"{key or scoped} cannot be tuned: give a setting of the method, such as client.learning_rate, "
-            f"server.learning_rate or algorithm.mu (sections {', '.join(SECTIONS)})"
+            f"server.learning_rate or algorithm.mu (sections {', '.join(_SECTIONS)})"
         )
     found = [value for number, value in enumerate(values) if value not in values[:number]]
     if len(found) < 2:
@@ -219,7 +228,10 @@ def _accepted(
         }
         refused = {method: [error for error in errors if error] for method, errors in tries.items()}
         takers = [method for method in asked if not refused[method]]
-        parts = {method: None if only else _added(experiment, method, key) for method in takers}
+        parts = {
+            method: None if only else added_part(config.with_method(experiment, method, experiment.seed), key)
+            for method in takers
+        }
         if not takers:
             nearest = min(asked, key=lambda method: len(refused[method]))
             raise ConfigError(f"{scoped} cannot be tuned: {refused[nearest][0]}")
@@ -237,8 +249,37 @@ def _accepted(
     return found, added
 
 
-def _added(experiment: Experiment, method: str, key: str) -> str | None:
-    return added_part(config.with_method(experiment, method, experiment.seed), key)
+def added_part(experiment: Experiment, key: str) -> str | None:
+    """Return which part of another method a setting would add to an experiment's method; None if it adds none.
+
+    What the method has by default, or as it is configured, is its own.
+
+    Args:
+        experiment: One whose algorithm takes the setting.
+        key: Dotted, such as ``"algorithm.mu"``.
+
+    >>> from fednlp.config import parse
+    >>> fedopt = parse({"data": {"name": "20news"}, "algorithm": {"name": "fedopt"}})
+    >>> added_part(fedopt, "algorithm.mu")
+    "FedProx's proximal term"
+    >>> added_part(fedopt, "server.momentum")
+    """
+    if key not in _PARTS:
+        return None
+    own = _is_proximal(experiment) if key == "algorithm.mu" else _has_server_optimizer(experiment)
+    return None if own else _PARTS[key]
+
+
+def _is_proximal(experiment: Experiment) -> bool:
+    """Whether FedProx's term is in the clients' loss, by default or as configured."""
+    options = ALGORITHMS.find(experiment.algorithm.name).options()
+    return bool(options.model_fields["mu"].default or experiment.algorithm.function_options.get("mu"))
+
+
+def _has_server_optimizer(experiment: Experiment) -> bool:
+    """Whether the server does more than a step along the mean update, by default or as configured."""
+    begun = ALGORITHMS.find(experiment.algorithm.name).server or ServerOptimizer()
+    return any(one.name != "sgd" or one.momentum > 0 for one in (begun, server_optimizer(experiment)))
 
 
 def _refusal(experiment: Experiment, method: str, changes: Settings) -> str | None:
@@ -259,9 +300,9 @@ def _combinations(experiment: Experiment, method: str, values: Mapping[str, list
     count = 1
     for options in values.values():
         count *= len(options)
-    if count > MOST_COMBINATIONS:
+    if count > _MOST_COMBINATIONS:
         raise ConfigError(
-            f"{method} has {count:,} combinations: give fewer values ({MOST_COMBINATIONS:,} at most)"
+            f"{method} has {count:,} combinations: give fewer values ({_MOST_COMBINATIONS:,} at most)"
         )
     every = (dict(zip(values, one, strict=True)) for one in itertools.product(*values.values()))
     return [one for one in every if _refusal(experiment, method, one) is None]

@@ -137,7 +137,7 @@ def plain_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
     return [[token for token in tokens if token not in special] for tokens in encoded["input_ids"]]
 
 
-def ids_behind(tokenizer: Any, before: str, texts: Sequence[str]) -> list[list[int]]:
+def _ids_behind(tokenizer: Any, before: str, texts: Sequence[str]) -> list[list[int]]:
     """Return the tokens of texts as they stand behind another one.
 
     The tokenizers of LLaMA and Mistral put a space before the first word of all that they are given, so that the tokens
@@ -163,7 +163,7 @@ def part_ids(
     """
     if not decoder or not number:
         return plain_ids(tokenizer, texts)
-    return ids_behind(tokenizer, parts[number - 1].words or _BEHIND_TEXT, texts)
+    return _ids_behind(tokenizer, parts[number - 1].words or _BEHIND_TEXT, texts)
 
 
 def word_ids(

@@ -6,6 +6,8 @@ features; ``collate`` makes each a row of the batch.
 
 import json
 import re
+import string
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
@@ -19,12 +21,14 @@ from fednlp.data.features import Features
 from fednlp.errors import ConfigError
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.inputs import model_inputs, padding_of, ratio, to_device
-from fednlp.tasks.qa_batches import batch_of, values_in, windows_of
 from fednlp.tasks.qa_windows import QALayout, Span, TokenisedText, qa_layout, tokenised, window_begins
-from fednlp.tasks.squad_metrics import best_scores
 from fednlp.tasks.whole_sums import fraction, quotient, total_steps
 
 _ROWS_AT_ONCE = 64
+_MOST_IN_TRAINING = 4
+"""Windows of an example in a training batch."""
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
 
 
 @dataclass(frozen=True)
@@ -130,8 +134,20 @@ class QuestionAnswering:
         In training an example brings four windows at most: those that hold its answer come first, and the
         others are drawn. Otherwise it brings all of them.
         """
-        chosen = [windows_of(features, index, training=training) for index in indices.tolist()]
-        return to_device(batch_of(features, np.concatenate(chosen, axis=1), self.padding), device)
+        chosen = [_windows_of(features, index, training=training) for index in indices.tolist()]
+        return self._batch(features, np.concatenate(chosen, axis=1), device)
+
+    def _batch(self, features: Features, windows: np.ndarray, device: torch.device) -> Batch:
+        """Return the batch of some windows, of :func:`_windows_of`, a column each."""
+        made = {
+            "input_ids": _values_in(features.arrays["input_ids"], windows, self.padding),
+            "attention_mask": (np.arange(windows[1].max(initial=0)) < windows[1][:, None]).astype(np.int64),
+            "firsts": windows[2],
+            "lasts": windows[3],
+        }
+        if "token_type_ids" in features.arrays:
+            made["token_type_ids"] = _values_in(features.arrays["token_type_ids"], windows, 0)
+        return to_device({name: torch.from_numpy(array) for name, array in made.items()}, device)
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean over the windows of the cross-entropies of first and last token, halved."""
@@ -142,18 +158,18 @@ class QuestionAnswering:
         self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
     ) -> Predictions:
         """Return each answer as text: the span with the largest sum of two logits, over all windows."""
-        pieces = [windows_of(features, index, training=False) for index in indices.tolist()]
+        pieces = [_windows_of(features, index, training=False) for index in indices.tolist()]
         owners = np.repeat(np.arange(len(pieces)), [piece.shape[1] for piece in pieces])
         windows = np.concatenate(pieces, axis=1)
         best: list[tuple[float, str]] = [(-np.inf, "")] * len(pieces)
         loss = 0.0
         for at in range(0, len(owners), _ROWS_AT_ONCE):
             part = windows[:, at : at + _ROWS_AT_ONCE]
-            batch = to_device(batch_of(features, part, self.padding), device)
+            batch = self._batch(features, part, device)
             logits = _logits(model, batch)
             for tensor, target in zip(logits, ("firsts", "lasts"), strict=True):
                 loss += float(F.cross_entropy(tensor, batch[target], reduction="sum")) / 2
-            allowed = torch.from_numpy(values_in(features.arrays["char_starts"], part, -1) >= 0).to(device)
+            allowed = torch.from_numpy(_values_in(features.arrays["char_starts"], part, -1) >= 0).to(device)
             found = zip(*best_spans(*logits, allowed, self.max_answer_length), strict=True)
             for owner, begin, (score, first, last) in zip(
                 owners[at:].tolist(), part[0].tolist(), found, strict=False
@@ -167,7 +183,7 @@ class QuestionAnswering:
     def metrics(
         self, predictions: Sequence[Any], features: Features, indices: np.ndarray
     ) -> dict[str, float]:
-        """Return exact match and F1 by the rules of SQuAD v1.1, in [0, 1]; see :mod:`fednlp.tasks.squad_metrics`."""
+        """Return exact match and F1 by the rules of SQuAD v1.1, in [0, 1] (:func:`best_scores`)."""
         exact, f1 = _scores(predictions, features, indices).sum(0)
         return {
             "exact_match": float(ratio(exact, len(indices))),
@@ -214,6 +230,42 @@ class QuestionAnswering:
     def format_prediction(self, prediction: Any) -> Any:
         """Return the answer."""
         return prediction
+
+
+def _windows_of(features: Features, index: int, *, training: bool) -> np.ndarray:
+    """Return the windows of an example, int64 (4, windows): where each begins, its length, first and last token.
+
+    Args:
+        index: The example's number.
+        training: Whether four windows are enough: those that hold the answer, and others drawn. Otherwise all of them
+            are returned but the one that is for training only.
+    """
+    lengths = features.ragged("windows", index).astype(np.int64)
+    begins = features.offsets["input_ids"][index] + np.cumsum(lengths) - lengths
+    targets = [features.ragged(name, index) for name in ("firsts", "lasts")]
+    windows = np.stack([begins, lengths, *targets])
+    if not training:
+        return windows[:, : len(lengths) - int(features.values("extra")[index])]
+    if len(lengths) <= _MOST_IN_TRAINING:
+        return windows
+    drawn = torch.randperm(len(lengths)).numpy()
+    drawn = drawn[np.argsort(1 - features.ragged("holds", index)[drawn], kind="stable")]
+    return windows[:, np.sort(drawn[:_MOST_IN_TRAINING])]
+
+
+def _values_in(values: np.ndarray, windows: np.ndarray, padding: int) -> np.ndarray:
+    """Return the values of some windows, int64 (windows, longest).
+
+    Args:
+        values: Of all tokens of a data set.
+        windows: Of :func:`_windows_of`, a column each.
+        padding: Stands behind the end of a window.
+    """
+    begins, lengths = windows[:2]
+    gathered = np.full((len(begins), int(lengths.max(initial=0))), padding, np.int64)
+    for row, (begin, length) in enumerate(zip(begins.tolist(), lengths.tolist(), strict=True)):
+        gathered[row, :length] = values[begin : begin + length]
+    return gathered
 
 
 def best_spans(
@@ -267,3 +319,43 @@ def _scores(predictions: Sequence[Any], features: Features, indices: np.ndarray)
     return np.asarray([best_scores(prediction, gold) for prediction, gold in pairs], np.float64).reshape(
         -1, 2
     )
+
+
+def normalised(text: str) -> str:
+    """Return a text in lower case, without ASCII punctuation, English articles and superfluous white space.
+
+    >>> normalised("The  Cat's (a) mat!")
+    'cats mat'
+    """
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(prediction: str, gold: str) -> float:
+    """Return 1.0 where two answers are the same once normalised, else 0.0.
+
+    >>> exact_match("the Denver Broncos.", "Denver Broncos")
+    1.0
+    """
+    return float(normalised(prediction) == normalised(gold))
+
+
+def token_f1(prediction: str, gold: str) -> float:
+    """Return the F1 of two normalised answers as bags of words, in [0, 1].
+
+    As in the official script of version 1.1, two answers that are both empty once normalised score 0.
+
+    >>> token_f1("the Broncos of Denver", "Denver Broncos")
+    0.8
+    """
+    words, truth = Counter(normalised(prediction).split()), Counter(normalised(gold).split())
+    same = (words & truth).total()
+    return 2 * same / (words.total() + truth.total()) if same else 0.0
+
+
+def best_scores(prediction: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Return exact match and F1 of SQuAD v1.1, each the best over all gold answers; without any, both are 0.
+
+    Rajpurkar et al. 2016, section 6.1, by the rules of the official script.
+    """
+    exact = max((exact_match(prediction, gold) for gold in golds), default=0.0)
+    return exact, max((token_f1(prediction, gold) for gold in golds), default=0.0)

@@ -1,34 +1,29 @@
 """Sequence to sequence: a text is made from a text, e.g. a summary, a reply or a translation."""
 
+import functools
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
-from fednlp.errors import ConfigError
+from fednlp.errors import ConfigError, ModelError
 from fednlp.tasks import moses
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
-from fednlp.tasks.decoding import IGNORED, decoder_input, decoder_start, generate_ids, generation_options
-from fednlp.tasks.generation_metrics import GenerationMetrics, references_of
+from fednlp.tasks.generation import Generation, cached_tokenizer, references_of
 from fednlp.tasks.inputs import padded_inputs, padding_of, to_device
-from fednlp.tasks.target_tokenizers import (
-    cached_tokenizer,
-    decode_texts,
-    own_target_tokenizer,
-    require_target_tokenizer,
-    target_start_token,
-    tokenizer_digest,
-)
+
+_IGNORED = -100
+"""Fills up targets; transformers' own shifting knows it."""
 
 
 @dataclass(frozen=True)
-class SequenceToSequence(GenerationMetrics):
+class SequenceToSequence(Generation):
     """Generation with an encoder-decoder, trained with cross-entropy over the target's tokens.
 
     Args:
@@ -79,7 +74,7 @@ class SequenceToSequence(GenerationMetrics):
         step = options.get("moses", "none")
         moses.language_pair(step, options.get("languages", ""))
         source, padding = str(tokenizer.name_or_path), padding_of(tokenizer)
-        own = own_target_tokenizer(source)
+        own = _own_target_tokenizer(source)
         writes = tokenizer if own is None else own
         if padding_of(writes) != padding:
             raise ConfigError(
@@ -92,16 +87,12 @@ class SequenceToSequence(GenerationMetrics):
             padding,
             next((number for number in starts if number is not None), padding),
             next((n for n in (writes.eos_token_id, writes.sep_token_id) if n is not None), None),
-            target_start_token(writes),
+            _target_start_token(writes),
             vocabulary_of(writes),
-            target_vocabulary="" if own is None else tokenizer_digest(own),
+            target_vocabulary="" if own is None else _tokenizer_digest(own),
             moses_version=moses.library_version(step),
             **options,
         ).checked()
-
-    def settings(self) -> dict[str, Any]:
-        """Return the padding, that the decoder's input is shifted with."""
-        return {"pad_token_id": self.padding}
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Return each row's ``input_ids``, ``target`` ids, and ``references``, JSON, to be scored against.
@@ -127,7 +118,7 @@ class SequenceToSequence(GenerationMetrics):
 
     def _writes(self, tokenizer: Any) -> Any:
         """Return the tokenizer of targets, given that of sources."""
-        return require_target_tokenizer(self.tokenizer) if self.target_vocabulary else tokenizer
+        return _require_target_tokenizer(self.tokenizer) if self.target_vocabulary else tokenizer
 
     def _ended(self, ids: list[int]) -> list[int]:
         return (
@@ -148,7 +139,7 @@ class SequenceToSequence(GenerationMetrics):
         ``input_ids`` and ``attention_mask`` (batch, longest source); ``target`` (batch, longest target), -100
         where there is none, and its ``target_mask``; ``places`` and ``labels`` of its tokens.
         """
-        ids, mask = features.padded("target", indices, IGNORED)
+        ids, mask = features.padded("target", indices, _IGNORED)
         batch = {
             "target": torch.from_numpy(ids),
             "target_mask": torch.from_numpy(mask),
@@ -157,7 +148,8 @@ class SequenceToSequence(GenerationMetrics):
         }
         return padded_inputs(features, indices, self.padding, device) | to_device(batch, device)
 
-    def _logits(self, model: nn.Module, batch: Batch, read: Tensor) -> Tensor:
+    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        read = self._decoder_input(model, batch["target"])
         inputs: dict[str, Any] = {
             "input_ids": batch["input_ids"],
             "attention_mask": batch["attention_mask"],
@@ -166,6 +158,22 @@ class SequenceToSequence(GenerationMetrics):
         }
         return logits_at(model, inputs | no_cache(model), batch["places"], read.shape)
 
+    def _decoder_input(self, model: nn.Module, target: Tensor) -> Tensor:
+        """Return targets (batch, longest) shifted right by one, as the model itself does it."""
+        shift = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+        if shift is not None:
+            try:
+                shifted: Tensor = shift(target)
+                return shifted
+            except (AttributeError, TypeError, ValueError):
+                pass  # its configuration does not define the first token of a decoder
+        first = torch.full_like(target[:, :1], self._decoder_start(model))
+        return torch.cat([first, target[:, :-1]], dim=1).masked_fill(target == _IGNORED, self.padding)
+
+    def _decoder_start(self, model: nn.Module) -> int:
+        begun = getattr(getattr(model, "config", None), "decoder_start_token_id", None)
+        return self.start if begun is None else int(begun)
+
     def _begun(self, model: nn.Module, batch: Batch) -> Batch:
         """Leave out a target's first token where it is what the decoder begins with anyhow.
 
@@ -173,7 +181,7 @@ class SequenceToSequence(GenerationMetrics):
         twice, and go on. Models that were trained as encoder-decoders (BART) keep theirs.
         """
         made_of_two = getattr(getattr(model, "config", None), "model_type", None) == "encoder-decoder"
-        if not made_of_two or self.first != decoder_start(model, self.start):
+        if not made_of_two or self.first != self._decoder_start(model):
             return batch
         target, mask = batch["target"][:, 1:], batch["target_mask"][:, 1:]
         predicted = mask.bool()
@@ -182,34 +190,18 @@ class SequenceToSequence(GenerationMetrics):
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
         """Return the mean cross-entropy a target token, in nats."""
-        batch = self._begun(model, batch)
-        logits = self._logits(model, batch, decoder_input(model, batch["target"], self.padding, self.start))
-        return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
+        return super().loss(model, self._begun(model, batch))
 
     def predict(
         self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
     ) -> Predictions:
         """Return the texts that are generated, and the loss of the targets' tokens."""
         batch = self._begun(model, self.collate(features, indices, device))
-        texts: list[str] = []
-        loss = torch.zeros((), dtype=torch.float64)
-        for part in split_batch(batch, self.vocabulary, batch["target"].shape[1]):
-            read = decoder_input(model, part["target"], self.padding, self.start)
-            logits = self._logits(model, part, read).float()
-            loss += F.cross_entropy(logits, part["labels"], reduction="sum").double().cpu()
-            made = generate_ids(model, part, self.generation(model))
-            texts += self._readable(decode_texts(self._writes(cached_tokenizer(self.tokenizer)), made))
-        return Predictions(indices.tolist(), texts, float(loss), len(batch["labels"]))
+        parts = split_batch(batch, self.vocabulary, batch["target"].shape[1])
+        return self._predictions(model, indices, parts)
 
-    def generation(self, model: nn.Module) -> Any:
-        """Return transformers' ``GenerationConfig`` that texts are generated with."""
-        return generation_options(
-            max_new_tokens=self.max_target_length,
-            num_beams=self.num_beams,
-            start=decoder_start(model, self.start),
-            end=self.end,
-            padding=self.padding,
-        )
+    def _written(self, model: nn.Module, batch: Batch) -> list[str]:
+        return self._generated(model, batch, self._writes(cached_tokenizer(self.tokenizer)))
 
     def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:
         special = np.array(self._writes(cached_tokenizer(self.tokenizer)).all_special_ids)
@@ -224,3 +216,41 @@ class SequenceToSequence(GenerationMetrics):
         for index in indices.tolist():
             ids = features.ragged("input_ids", index)
             yield ids[~np.isin(ids, special)][skipped:]
+
+
+@functools.cache
+def _own_target_tokenizer(source: str) -> Any | None:
+    """Load the targets' own tokenizer, once a process; None where they share that of the sources."""
+    from fednlp.models.pretrained import target_tokenizer
+
+    return target_tokenizer(source)
+
+
+def _require_target_tokenizer(source: str) -> Any:
+    """Load the targets' own tokenizer.
+
+    Raises:
+        ModelError: There is none.
+    """
+    found = _own_target_tokenizer(source)
+    if found is None:
+        raise ModelError(
+            f"{source}: the tokenizer of its targets is missing, that was in its folder target: "
+            "put it back, or run again"
+        )
+    return found
+
+
+def _tokenizer_digest(tokenizer: Any) -> str:
+    """Return the SHA-256 of a tokenizer, whatever texts it has been used for."""
+    inner = tokenizer.backend_tokenizer
+    inner.no_truncation()
+    inner.no_padding()
+    return hashlib.sha256(inner.to_str().encode()).hexdigest()
+
+
+def _target_start_token(tokenizer: Any) -> int | None:
+    """Return the special token that every target begins with, if there is one."""
+    special = set(tokenizer.all_special_ids)
+    ids = tokenizer(text_target="a")["input_ids"]
+    return int(ids[0]) if len(ids) > 1 and ids[0] in special else None

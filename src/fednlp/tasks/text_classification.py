@@ -14,7 +14,6 @@ from fednlp.data.features import Features
 from fednlp.data.label_names import label_name
 from fednlp.errors import ConfigError
 from fednlp.tasks.base import Batch, Predictions, Row
-from fednlp.tasks.class_counts import class_counts, class_metrics, counts_by_example, label_f1
 from fednlp.tasks.inputs import (
     class_settings,
     encode_texts,
@@ -25,6 +24,7 @@ from fednlp.tasks.inputs import (
     to_device,
 )
 from fednlp.tasks.label_scores import LabelScores, class_scores
+from fednlp.tasks.whole_sums import quotient
 
 
 @dataclass(frozen=True)
@@ -137,8 +137,8 @@ class TextClassification:
         are those of the other texts, and NaN where there are none.
         """
         truth, guess = features.values("label")[indices], np.asarray(predictions, np.int64)
-        counts = class_counts(len(self.labels), truth, guess)
-        return self._with_positive(counts, class_metrics(counts, to_last_bit=True))
+        counts = _class_counts(len(self.labels), truth, guess)
+        return self._with_positive(counts, _class_metrics(counts, to_last_bit=True))
 
     def truths(self, features: Features, indices: np.ndarray) -> list[str]:
         """Return the label of each text; an empty text where it is unknown."""
@@ -152,11 +152,11 @@ class TextClassification:
     def statistics(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> np.ndarray:
         """Return 1 for each right label and 0 for each wrong one, and a count of 1.
 
-        For other metrics than accuracy: what :func:`fednlp.tasks.class_counts.class_counts` adds up.
+        For other metrics than accuracy: what :func:`_class_counts` adds up.
         """
         truth, guess = features.values("label")[indices], np.asarray(predictions, np.int64)
         if self.metric != "accuracy":
-            return counts_by_example(len(self.labels), truth, guess)
+            return _counts_by_example(len(self.labels), truth, guess)
         return np.stack([truth == guess, np.ones(len(indices))], axis=1).astype(np.float64)
 
     def score(self, sums: np.ndarray) -> np.ndarray:
@@ -175,11 +175,11 @@ class TextClassification:
     def sums(self, predictions: Sequence[Any], features: Features, indices: np.ndarray) -> list[int]:
         """Return the number of texts, and how often each label is right, predicted, and true."""
         truth, guess = features.values("label")[indices], np.asarray(predictions, np.int64)
-        return class_counts(len(self.labels), truth, guess)
+        return _class_counts(len(self.labels), truth, guess)
 
     def metrics_of_sums(self, sums: Sequence[int]) -> dict[str, float]:
         """Return accuracy, macro-F1 and Matthews correlation from counts, and the F1 of the positive label, if any."""
-        return self._with_positive(sums, class_metrics(sums))
+        return self._with_positive(sums, _class_metrics(sums))
 
     def baseline_of_sums(self, sums: Sequence[int]) -> float:
         """Return what predicting the label that most of these texts have would score on them."""
@@ -196,7 +196,9 @@ class TextClassification:
         if self.positive_label is None:
             return found
         known = not math.isnan(found["mcc"])
-        return found | {"f1": label_f1(counts, self.labels.index(self.positive_label)) if known else math.nan}
+        return found | {
+            "f1": _label_f1(counts, self.labels.index(self.positive_label)) if known else math.nan
+        }
 
     def baseline(
         self, train: Features, examples: np.ndarray, test: Features, indices: np.ndarray
@@ -214,3 +216,76 @@ class TextClassification:
 def _outcome(indices: np.ndarray, logits: Tensor, labels: Tensor) -> Predictions:
     loss = F.cross_entropy(logits, labels, reduction="sum", ignore_index=-1)
     return Predictions(indices.tolist(), logits.argmax(1).tolist(), float(loss), int((labels >= 0).sum()))
+
+
+def _class_counts(labels: int, truth: np.ndarray, guess: np.ndarray) -> list[int]:
+    """Return the number of examples, then of each label: how often it is right, predicted, and true.
+
+    Accuracy, macro F1 and Matthews correlation are made of these. They are fewer than a confusion matrix holds, and
+    tell less.
+
+    Args:
+        truth: The right class of each example, int64; -1 for a label that is not among these, whose examples count
+            in the first number alone.
+        guess: The predicted class of each example, int64.
+
+    >>> _class_counts(2, np.array([0, 0, 1, -1]), np.array([0, 1, 1, 1]))
+    [4, 1, 1, 1, 2, 2, 1]
+    """
+    examples, known = len(truth), truth >= 0
+    truth, guess = truth[known], guess[known]
+    counted = (truth[truth == guess], guess, truth)
+    return [examples, *(int(n) for ids in counted for n in np.bincount(ids, minlength=labels))]
+
+
+def _counts_by_example(labels: int, truth: np.ndarray, guess: np.ndarray) -> np.ndarray:
+    """Return what each example adds to :func:`_class_counts`, float64 (examples, 1 + 3 labels).
+
+    >>> _counts_by_example(2, np.array([0, -1]), np.array([1, 1])).astype(int).tolist()
+    [[1, 0, 0, 0, 1, 1, 0], [1, 0, 0, 0, 0, 0, 0]]
+    """
+    known = (truth >= 0)[:, None]
+    guessed, true = (known & (ids[:, None] == np.arange(labels)) for ids in (guess, truth))
+    return np.hstack([np.ones((len(truth), 1)), guessed & true, guessed, true])
+
+
+def _label_f1(counts: Sequence[int], label: int) -> float:
+    """Return the F1 of one label from counts of examples; it is 0 where the label is neither true nor predicted.
+
+    >>> _label_f1([4, 1, 1, 1, 2, 2, 1], 1)
+    0.6666666666666666
+    """
+    labels = len(counts) // 3
+    right, guessed, true = (counts[1 + k * labels + label] for k in range(3))
+    return quotient(2 * right, guessed + true)
+
+
+def _class_metrics(counts: Sequence[int], *, to_last_bit: bool = False) -> dict[str, float]:
+    """Return accuracy, macro F1 and Matthews correlation (as scikit-learn has them) from counts of examples.
+
+    The correlation is the R_K of J. Gorodkin, "Comparing two K-category assignments by a K-category correlation
+    coefficient", 2004.
+
+    Args:
+        counts: From :func:`_class_counts`, summed.
+        to_last_bit: Round each step as scikit-learn does. What a run says of its whole test set is rounded in this way,
+            and what it says of sums over clients is not.
+    """
+    labels = len(counts) // 3
+    examples, (right, guessed, true) = counts[0], (counts[1 + k * labels :][:labels] for k in range(3))
+    hits, known = sum(right), sum(true)
+    accuracy = quotient(hits, examples)
+    if not known:
+        return {"accuracy": accuracy, "macro_f1": math.nan, "mcc": math.nan}
+    both = [(r, g + t) for r, g, t in zip(right, guessed, true, strict=True) if g + t]
+    each = [2 * r / total for r, total in both]
+    shared = hits * known - sum(g * t for g, t in zip(guessed, true, strict=True))
+    of_guessed, of_true = (known * known - sum(n * n for n in of) for of in (guessed, true))
+    varied = min(of_guessed, of_true) > 0
+    if to_last_bit:
+        f1 = float(np.mean(each))
+        mcc = shared / math.sqrt(of_guessed * of_true) if varied else 0.0
+    else:
+        f1 = math.fsum(each) / len(each)
+        mcc = shared / math.sqrt(of_guessed) / math.sqrt(of_true) if varied else 0.0
+    return {"accuracy": accuracy, "macro_f1": f1, "mcc": mcc}

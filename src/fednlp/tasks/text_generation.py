@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fednlp.data.features import Features
@@ -18,14 +17,12 @@ from fednlp.tasks import moses
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.blocks import logits_at, no_cache, split_batch, vocabulary_of
 from fednlp.tasks.cloze import frame, plain_ids
-from fednlp.tasks.decoding import generate_ids, generation_options
-from fednlp.tasks.generation_metrics import GenerationMetrics, references_of
+from fednlp.tasks.generation import Generation, cached_tokenizer, references_of
 from fednlp.tasks.inputs import padded_inputs, padding_of, to_device
-from fednlp.tasks.target_tokenizers import cached_tokenizer, decode_texts
 
 
 @dataclass(frozen=True)
-class TextGeneration(GenerationMetrics):
+class TextGeneration(Generation):
     """Generation with a decoder alone, trained with cross-entropy over the target's tokens.
 
     What is read is one sequence: the source in a template, the target, and the end of text. The prompt is a
@@ -83,10 +80,6 @@ class TextGeneration(GenerationMetrics):
         ).checked()
         halves_of(task.template)
         return task
-
-    def settings(self) -> dict[str, Any]:
-        """Return the padding."""
-        return {"pad_token_id": self.padding}
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
         """Return each row's ``input_ids``, how many of them are its ``prompt``, and ``references``, JSON.
@@ -157,30 +150,19 @@ class TextGeneration(GenerationMetrics):
         inputs: dict[str, Any] = {name: batch[name] for name in ("input_ids", "attention_mask")}
         return logits_at(model, inputs | no_cache(model), batch["places"], batch["input_ids"].shape)
 
-    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy a target token, its end included, in nats."""
-        logits = self._logits(model, batch)
-        return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
-
     def predict(
         self, model: nn.Module, features: Features, indices: np.ndarray, device: torch.device
     ) -> Predictions:
         """Return the texts that are generated, and the loss of the targets' tokens."""
         batch = self.collate(features, indices, device)
         lengths = torch.from_numpy(features.values("prompt")[indices]).to(device)
-        batch["prompt"], batch["prompt_mask"] = on_the_left(batch["input_ids"], lengths, self.padding)
+        batch["prompt"], batch["prompt_mask"] = _on_the_left(batch["input_ids"], lengths, self.padding)
         width = batch["input_ids"].shape[1]
         # Logits are made for targets alone; a row has this many of them.
         logits = self.vocabulary * int((features.lengths(indices) - features.values("prompt")[indices]).max())
-        texts: list[str] = []
-        loss = torch.zeros((), dtype=torch.float64)
-        for part in split_batch(batch, -(-logits // width), width):
-            made = self._logits(model, part).float()
-            loss += F.cross_entropy(made, part["labels"], reduction="sum").double().cpu()
-            texts += self._written(model, part["prompt"], part["prompt_mask"])
-        return Predictions(indices.tolist(), texts, float(loss), len(batch["labels"]))
+        return self._predictions(model, indices, split_batch(batch, -(-logits // width), width))
 
-    def _written(self, model: nn.Module, prompts: Tensor, mask: Tensor) -> list[str]:
+    def _written(self, model: nn.Module, batch: Batch) -> list[str]:
         """Return the text that is generated for each prompt.
 
         With a trained prompt before them, prompts of different lengths are generated one length at a time: PEFT
@@ -188,6 +170,7 @@ class TextGeneration(GenerationMetrics):
         """
         from fednlp.models.prompt_tuning import is_prompted
 
+        prompts, mask, tokenizer = batch["prompt"], batch["prompt_mask"], cached_tokenizer(self.tokenizer)
         lengths = mask.sum(1)
         prompted = is_prompted(model)
         alike = [lengths == n for n in sorted({*lengths.tolist()})] if prompted else [lengths > 0]
@@ -196,24 +179,10 @@ class TextGeneration(GenerationMetrics):
             width = int(lengths[chosen].max())
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Position ids are not supported", UserWarning)
-                made = generate_ids(
-                    model,
-                    {"input_ids": prompts[chosen, -width:], "attention_mask": mask[chosen, -width:]},
-                    self.generation(model),
-                )
-            rows = chosen.nonzero().squeeze(1).tolist()
-            written = self._readable(decode_texts(cached_tokenizer(self.tokenizer), made))
-            texts |= zip(rows, written, strict=True)
+                inputs = {"input_ids": prompts[chosen, -width:], "attention_mask": mask[chosen, -width:]}
+                written = self._generated(model, inputs, tokenizer)
+            texts |= zip(chosen.nonzero().squeeze(1).tolist(), written, strict=True)
         return [texts[row] for row in range(len(prompts))]
-
-    def generation(self, model: nn.Module) -> Any:
-        """Return transformers' ``GenerationConfig`` that texts are generated with."""
-        return generation_options(
-            max_new_tokens=self.max_target_length,
-            num_beams=self.num_beams,
-            end=self.end,
-            padding=self.padding,
-        )
 
     def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:
         written: np.ndarray = features.lengths(examples) - features.values("prompt")[examples]
@@ -257,14 +226,14 @@ def halves_of(template: str) -> tuple[str, str]:
     return halves[0], halves[1]
 
 
-def on_the_left(ids: Tensor, lengths: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+def _on_the_left(ids: Tensor, lengths: Tensor, padding: int) -> tuple[Tensor, Tensor]:
     """Return the beginnings of rows with padding before them, and their mask, both (rows, longest).
 
     Args:
         ids: Tokens (rows, width).
         lengths: How many tokens of each row are its beginning, at least one.
 
-    >>> on_the_left(torch.tensor([[7, 8, 9], [5, 6, 4]]), torch.tensor([1, 2]), 0)[0].tolist()
+    >>> _on_the_left(torch.tensor([[7, 8, 9], [5, 6, 4]]), torch.tensor([1, 2]), 0)[0].tolist()
     [[0, 7], [5, 6]]
     """
     longest = int(lengths.max())

@@ -14,6 +14,7 @@ from fednlp.data.features import Features
 from fednlp.errors import ConfigError
 from fednlp.federated.client import Gradient, Objective
 from fednlp.federated.params import Layout
+from fednlp.federated.update import Update
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Batch, Task
 from fednlp.training.batches import local_batches, passes
@@ -25,7 +26,6 @@ from fednlp.training.optimizers import Descent
 from fednlp.training.outputs import BatchOutputs, called_with, watching
 from fednlp.training.precision import low_dtype, low_precision
 from fednlp.training.replica import Replica
-from fednlp.training.trained_weights import TrainedWeights
 
 _NO_LABEL = -100
 """PyTorch's cross-entropy leaves targets of this number out."""
@@ -415,6 +415,73 @@ class LocalTrainer:
         if self.trained_personal is None:
             self.trained_personal = personal()
             self.memory = descent.memory() if keeps_optimizer else {}
+
+
+class TrainedWeights:
+    """The weights that local steps ended with: they lie in the replica until it is loaded anew.
+
+    Args:
+        x: The global model that the client got, flat.
+        flat: The weights, where the replica does not hold them.
+    """
+
+    def __init__(self, replica: Replica, x: Tensor, flat: Tensor | None = None) -> None:
+        self._replica, self.x, self._flat = replica, x, flat
+
+    def detach(self) -> None:
+        """Copy the weights out of the replica, which is about to be used for others."""
+        if self._flat is None:
+            self._flat = self._replica.weights(self.x)
+
+    def flat(self) -> Tensor:
+        """Return the weights as a flat vector of their own."""
+        return self._replica.weights(self.x) if self._flat is None else self._flat
+
+    def take(self) -> Update:
+        """Return the change from the global model, in place where the weights are still in the replica."""
+        if self._flat is None:
+            return self._replica.take_update()
+        return Update.of(self._flat - self.x, self._replica.layout)
+
+    def change(self) -> Tensor:
+        """Return the change from the global model, flat."""
+        return self._replica.update() if self._flat is None else self._flat - self.x
+
+    def __sub__(self, other: Tensor) -> "_WeightsChange":
+        if other is not self.x:
+            raise TypeError("y - x is for the global model x: for another vector say y.flat() - vector")
+        return _WeightsChange(self)
+
+    def __rsub__(self, other: Tensor) -> Tensor:
+        return -self.change() if other is self.x else other - self.flat()
+
+
+class _WeightsChange:
+    """``y - x``, computed when it is sent (:class:`fednlp.federated.client.Change`).
+
+    Args:
+        divisor: What the change is divided by.
+    """
+
+    def __init__(self, weights: TrainedWeights, divisor: float = 1.0) -> None:
+        self._weights, self._divisor = weights, divisor
+
+    def take(self) -> Update:
+        """Return the update; the trained weights are used up."""
+        update = self._weights.take()
+        if self._divisor != 1.0:
+            update.dense.div_(self._divisor)
+            if update.table is not None:
+                update.table.div_(self._divisor)
+        return update
+
+    def flat(self) -> Tensor:
+        """Return the update as a flat vector of its own."""
+        change = self._weights.change()
+        return change if self._divisor == 1.0 else change / self._divisor
+
+    def __truediv__(self, number: float) -> "_WeightsChange":
+        return _WeightsChange(self._weights, self._divisor * number)
 
 
 class AnotherModel:

@@ -60,7 +60,7 @@ class Descent:
         if self._max_grad_norm:
             torch.nn.utils.clip_grad_norm_(self._parameters, self._max_grad_norm)
         if self.rate is not None:
-            set_rate(self._optimizer, self.rate(number))
+            _set_rate(self._optimizer, self.rate(number))
 
     def _scaled_step(self) -> None:
         assert self._scaler is not None
@@ -129,7 +129,7 @@ def make_schedule(options: LocalTraining, steps: int, factor: float = 1.0) -> Sc
     return lambda step: options.learning_rate * factor * float(shape(step))
 
 
-def set_rate(optimizer: Optimizer, rate: float) -> None:
+def _set_rate(optimizer: Optimizer, rate: float) -> None:
     """Set the learning rate of all groups."""
     for group in optimizer.param_groups:
         group["lr"] = rate

@@ -1,6 +1,6 @@
 """A worker: the clients whose texts lie on this machine, one model, and what is done with them on request."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,22 +14,29 @@ from fednlp.clock import SUMS, timed
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.params import Layout
+from fednlp.hubs.cache import cache_dir
+from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
 from fednlp.runtime.engine import Handler, Vectors
 from fednlp.tasks import task_from
+from fednlp.tasks.base import Task
+from fednlp.training.activation_cache import ActivationCache, activation_cache_folder
 from fednlp.training.client import ClientTrainer
 from fednlp.training.client_stack import ClientStack
 from fednlp.training.evaluator import Evaluator
+from fednlp.training.kernels.onednn import use_onednn
 from fednlp.training.local_training import LocalTraining
-from fednlp.training.open_replica import open_replica
 from fednlp.training.precision import low_dtype
+from fednlp.training.replica import Replica
 from fednlp.training.requests import HANDLERS
 from fednlp.training.worker_spec import (
     UNLABELLED,
     WorkerSpec,
     exact_adapters,
     opened_features,
+    personal_names,
+    pick_device,
     stacks_of,
     without_labels,
 )
@@ -57,7 +64,7 @@ class ClientWorker:
         self.options = LocalTraining(**spec.options)
         adapters = exact_adapters(model, spec.peft, spec.federated)
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
-        self.replica = open_replica(spec, model, self.task, self.options, [pair.base for pair in adapters])
+        self.replica = _open_replica(spec, model, self.task, self.options, [pair.base for pair in adapters])
         self.layout: Layout = self.replica.layout
         pull = algorithm.uplink.pull
         stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries], pull.embeddings)
@@ -179,3 +186,40 @@ class ClientWorker:
     def forget(self) -> None:
         """Say that the replica's weights are changed by others, so that the next evaluation loads them anew."""
         self._loaded = None
+
+
+def _open_replica(
+    spec: WorkerSpec, model: nn.Module, task: Task, options: LocalTraining, derived: Collection[str]
+) -> Replica:
+    """Make the replica of a model: on the worker's device, with what the options of training ask of the model.
+
+    Args:
+        model: The architecture; changed in place.
+        derived: Names of frozen parameters that the server sets.
+
+    Raises:
+        ModelError: The architecture does not allow gradient checkpointing, or batches without padding.
+        RunError: There is no such device.
+    """
+    by_rows = options.leaves_zero_gradients_alone and task.uses_only_input_ids
+    personal = personal_names(model, spec.train, spec.federated)
+    if options.gradient_checkpointing:
+        checkpoint_layers(model)
+    if spec.onednn:
+        use_onednn(model)
+    padding_free = None
+    if options.padding_free:
+        from fednlp.training.kernels.padding_free import find_padding_free
+
+        padding_free = find_padding_free(model)
+    device = pick_device(spec.device, spec.workers_per_gpu, spec.gpu_mapping)
+    replica = Replica(model, device, by_rows, personal, derived, options.weight_decay > 0)
+    if padding_free is not None:
+        padding_free.install(len(replica.frozen_prefix.blocks) if replica.frozen_prefix else 0)
+    usual = not (options.bf16 is True or options.fp16 or spec.evaluation_bf16)
+    steady = usual and not getattr(task, "draws_inputs", False)
+    if replica.frozen_prefix is not None and steady:
+        prefix = replica.frozen_prefix
+        folder = activation_cache_folder(prefix, cache_dir()) if spec.cache_activations else None
+        replica.activation_cache = ActivationCache(prefix, folder, 0)
+    return replica

@@ -1,5 +1,6 @@
 """What a worker needs to know of a run, and what follows from it: the model, its personal parameters, the features."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,16 +12,16 @@ import torch
 from torch import nn
 
 from fednlp.data.features import Features, open_features
-from fednlp.errors import RunError
+from fednlp.errors import ModelError, RunError
 from fednlp.federated.lora import LoraPair
 from fednlp.federated.pulling import EMBEDDINGS
+from fednlp.models.adapters import ADAPTER
 from fednlp.models.peft_methods import averaging_of
 from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection
 from fednlp.runtime.placement import gpu_of, worker_number, workers_by_gpu
 from fednlp.tasks import task_from
-from fednlp.training.lora_pairs import lora_pairs
 from fednlp.training.replica import Replica
 
 UNLABELLED = -1
@@ -123,8 +124,33 @@ def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[s
 
 
 def exact_adapters(model: nn.Module, peft: dict[str, Any] | None, federated: bool) -> list[LoraPair]:
-    """Return the low-rank adapters whose products are averaged exactly; none by default."""
-    return lora_pairs(model) if federated and averaging_of(peft) == "exact" else []
+    """Return the low-rank adapters whose products are averaged exactly, each with the weight that it adapts.
+
+    There are none by default.
+
+    Raises:
+        ModelError: A layer is not linear, or its weight is used elsewhere too: the product cannot be added to it.
+    """
+    if not federated or averaging_of(peft) != "exact":
+        return []
+    from peft.tuners.lora import LoraLayer
+
+    owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
+    pairs = []
+    for path, module in model.named_modules():
+        if not isinstance(module, LoraLayer):
+            continue
+        weight = getattr(module.base_layer, "weight", None)
+        if ADAPTER not in module.lora_A or weight is None or weight.dim() != 2 or owners[id(weight)] > 1:
+            layer = path.removeprefix("base_model.model.")
+            raise ModelError(
+                f'[model.peft] averaging = "exact" needs linear layers with weights of their own, and {layer} is '
+                "none: leave it out of target_modules"
+            )
+        a, b = (f"{path}.{name}.{ADAPTER}.weight" for name in ("lora_A", "lora_B"))
+        transposed = bool(module.fan_in_fan_out)
+        pairs.append(LoraPair(a, b, f"{path}.base_layer.weight", module.scaling[ADAPTER], transposed))
+    return pairs
 
 
 def model_fields(replica: Replica) -> dict[str, int]:

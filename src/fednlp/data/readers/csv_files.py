@@ -69,7 +69,7 @@ def _fitting(path: Path, delimiter: str, quoting: Quoting) -> int | None:
     try:
         for _, record in islice(_records(path, delimiter, quoting), 1 + _FIRST_ROWS):
             cells.append(len(record))
-    except NotSeparated:
+    except _NotSeparated:
         pass  # a quoted cell that does not end here, for this delimiter; the lines before it count
     if not cells or cells[0] < 2:
         return None
@@ -100,7 +100,7 @@ def checked_delimiter(given: str) -> str:
     return delimiter
 
 
-class NotSeparated(DataError):
+class _NotSeparated(DataError):
     """The quotes of a table do not go with its delimiter, or are left open."""
 
 
@@ -193,7 +193,7 @@ def _records(path: Path, delimiter: str, quoting: Quoting = "double") -> Iterato
         try:
             record = next(reader, None)
         except csv.Error as error:
-            raise NotSeparated(f"{path}:{start}: {_fault(str(error), delimiter)}") from None
+            raise _NotSeparated(f"{path}:{start}: {_fault(str(error), delimiter)}") from None
         if record is None:
             return
         if record:
@@ -219,7 +219,7 @@ def _check_swallowed(where: str, record: Sequence[str], width: int, delimiter: s
     """Refuse a cell whose lines are rows themselves: a quote that opens it was not meant to.
 
     Raises:
-        NotSeparated: All lines of the cell but the first and the last have as many cells as the header.
+        _NotSeparated: All lines of the cell but the first and the last have as many cells as the header.
     """
     for cell in record:
         inside = cell.split("\n")[1:-1]
@@ -228,7 +228,7 @@ def _check_swallowed(where: str, record: Sequence[str], width: int, delimiter: s
             and len(inside) >= _SWALLOWED - 1
             and all(line.count(delimiter) == width - 1 for line in inside)
         ):
-            raise NotSeparated(
+            raise _NotSeparated(
                 f'{where}: a quote (") opened here takes the next {len(inside) + 1} lines into one cell, and they look '
                 f'like rows: write it as "" within quotes{_NO_QUOTES}'
             )

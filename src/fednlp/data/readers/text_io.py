@@ -34,7 +34,7 @@ _NO_TEXT = {"unicode_escape", "raw_unicode_escape", "idna", "punycode", "undefin
 """Codecs of Python that no text file is written in."""
 
 
-class EncodedPath(PosixPath):
+class _EncodedPath(PosixPath):
     """The path of a text file of another encoding than UTF-8."""
 
     encoding: str
@@ -89,7 +89,7 @@ class Encodings:
         encoding = self.by_name.get(key, self.default)
         if encoding is None:
             return path
-        encoded = EncodedPath(path)
+        encoded = _EncodedPath(path)
         encoded.encoding = encoding
         return encoded
 

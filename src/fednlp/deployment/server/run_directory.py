@@ -13,9 +13,8 @@ from fednlp.deployment.server.label_agreement import with_agreed
 from fednlp.deployment.session.servable import require_servable
 from fednlp.disk import atomic, regular, write_private
 from fednlp.errors import RunError
-from fednlp.simulation.new_run_dir import create
 from fednlp.simulation.precision import with_precision
-from fednlp.simulation.run_dir import RunDir, saving
+from fednlp.simulation.run_dir import RunDir, new_run_dir, saving
 
 
 def open_directory(experiment: Experiment, out: Path) -> RunDir:
@@ -33,7 +32,7 @@ def open_directory(experiment: Experiment, out: Path) -> RunDir:
     if not (out / "resolved.toml").is_file():
         for path in out.glob(".resolved.toml.*"):  # of a start that was killed
             path.unlink()
-        directory = create(with_precision(experiment), out)
+        directory = new_run_dir(with_precision(experiment), out)
     changed = config.differences(
         *(with_agreed(one, out / FOLDER) for one in (directory.experiment(), experiment))
     )

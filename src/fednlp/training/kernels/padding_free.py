@@ -11,9 +11,10 @@ with padding.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
@@ -21,16 +22,119 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 
 from fednlp.errors import ModelError
 from fednlp.training.frozen_prefix import layer_stack
-from fednlp.training.kernels.gradient_in_place import add_gradients_in_place
-from fednlp.training.kernels.packed_sequences import PackedSequences
+from fednlp.training.kernels.gradient_in_place import GradientInPlace, add_gradients_in_place
+from fednlp.training.kernels.onednn import OneDnnLinear
 
 _ALIKE = 1e-4
 """Tolerance between outputs and gradients with and without padding, as a share of the largest."""
+_LINEAR = nn.Linear, GradientInPlace, OneDnnLinear
+_LENGTH = 16
+"""Attention is computed in rows of a multiple of it: PyTorch's softmax of 13 numbers takes nine times that of 16."""
 
-Layer = Callable[[PackedSequences, nn.Module, Tensor, Tensor | None], Tensor]
+
+class _Rows:
+    """Rows of one length that have room for each text, and where the tokens lie among them.
+
+    Args:
+        places: Of all tokens, among those with padding.
+        texts: Number of rows.
+    """
+
+    def __init__(self, places: Tensor, texts: int, length: int) -> None:
+        self._places, self._shape = places, (texts, length)
+        self.full = len(places) == texts * length
+
+    def filled(self, tokens: Tensor) -> Tensor:
+        """Return tokens laid into rows, (texts, length, width), with zeros as padding."""
+        if not self.full:
+            padded = tokens.new_zeros(self._shape[0] * self._shape[1], tokens.shape[-1])
+            tokens = padded.index_copy(0, self._places, tokens)
+        return tokens.reshape(*self._shape, -1)
+
+    def emptied(self, rows: Tensor) -> Tensor:
+        """Return the tokens of rows, (tokens, width)."""
+        tokens = rows.flatten(0, 1)
+        return tokens if self.full else tokens.index_select(0, self._places)
 
 
-def _bert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+class _PackedSequences:
+    """Where the tokens of a padded batch lie when its texts are laid end to end.
+
+    Args:
+        mask: True for tokens, False for padding (texts, longest). A text without tokens keeps one of its padding.
+
+    Attributes:
+        rows: The batch as it was.
+        firsts: The place of each text's first token, among those without padding.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        texts, longest = mask.shape
+        mask = torch.cat([mask[:, :1] | ~mask.any(1, keepdim=True), mask[:, 1:]], 1)
+        more = -longest % _LENGTH
+        places = mask.flatten().nonzero().squeeze(1)
+        self.rows = _Rows(places, texts, longest)
+        self._wide = _Rows(places + places // longest * more, texts, longest + more)
+        self._mask = None if self._wide.full else F.pad(mask, (0, more))[:, None, None, :]
+        counts = mask.sum(1)
+        self.firsts = counts.cumsum(0) - counts
+
+    def attention(
+        self, query: Tensor, key: Tensor, value: Tensor, heads: int, dropout: float, scale: float
+    ) -> Tensor:
+        """Return attention within each text, (tokens, width)."""
+        q, k, v = (self._by_head(tokens, heads).transpose(1, 2) for tokens in (query, key, value))
+        found = F.scaled_dot_product_attention(q, k, v, self._mask, dropout, scale=scale)
+        return self._wide.emptied(found.transpose(1, 2).flatten(2))
+
+    def attention_of_firsts(
+        self,
+        query: Tensor,
+        key: nn.Module,
+        value: nn.Module,
+        tokens: Tensor,
+        heads: int,
+        dropout: float,
+        scale: float,
+    ) -> Tensor:
+        """Return attention of the first token of each text alone, (texts, width).
+
+        There is one query a text. So it is less work to multiply the weights of the keys with the queries than with all
+        tokens, and those of the values with the mean of the tokens that attention finds.
+
+        Args:
+            query: Of the first tokens, (texts, width).
+            key: Makes the keys of tokens.
+            heads: Their number.
+            dropout: The rate.
+        """
+        texts, width = query.shape
+        asked, seen = query.view(texts, heads, -1) * scale, self._wide.filled(tokens)
+        if _is_plain(key):
+            folded = (asked.transpose(0, 1) @ key.weight.view(heads, -1, width)).transpose(0, 1)
+            scores = folded @ seen.mT + (asked * key.bias.view(heads, -1)).sum(-1, keepdim=True)
+        else:
+            scores = torch.einsum("thd,tlhd->thl", asked, self._by_head(key(tokens), heads))
+        if self._mask is not None:
+            scores = scores.masked_fill(~self._mask[:, 0], -torch.inf)
+        weights = F.dropout(scores.softmax(-1), dropout)
+        if _is_plain(value):
+            mean = (weights @ seen).transpose(0, 1) @ value.weight.view(heads, -1, width).mT
+            found = mean.transpose(0, 1) + weights.sum(-1, keepdim=True) * value.bias.view(heads, -1)
+        else:
+            found = torch.einsum("thl,tlhd->thd", weights, self._by_head(value(tokens), heads))
+        return found.flatten(1)
+
+    def _by_head(self, tokens: Tensor, heads: int) -> Tensor:
+        """Return tokens laid into rows and cut into heads, (texts, length, heads, width of each)."""
+        rows = self._wide.filled(tokens)
+        return rows.view(*rows.shape[:2], heads, -1)
+
+
+Layer = Callable[[_PackedSequences, nn.Module, Tensor, Tensor | None], Tensor]
+
+
+def _bert_layer(texts: _PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of BERT's family: all tokens, or those that are read."""
     attention = layer.attention.self
     projections = attention.query, attention.key, attention.value
@@ -40,7 +144,7 @@ def _bert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: Tensor
     return computed
 
 
-def _distilbert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
+def _distilbert_layer(texts: _PackedSequences, layer: Any, tokens: Tensor, read: Tensor | None) -> Tensor:
     """Compute a layer of DistilBERT's family: all tokens, or those that are read."""
     attention = layer.attention
     projections = attention.q_lin, attention.k_lin, attention.v_lin
@@ -51,7 +155,7 @@ def _distilbert_layer(texts: PackedSequences, layer: Any, tokens: Tensor, read: 
 
 
 def _attended(
-    texts: PackedSequences,
+    texts: _PackedSequences,
     attention: Any,
     projections: tuple[nn.Module, nn.Module, nn.Module],
     heads: int,
@@ -129,7 +233,7 @@ class PaddingFree:
         for layer in self.layers[: self.padded]:
             hidden_states = layer(hidden_states, attention_mask, **others)
         seen = hidden_states.new_ones(hidden_states.shape[:2]) if self._mask is None else self._mask
-        texts = PackedSequences(seen.bool())
+        texts = _PackedSequences(seen.bool())
         tokens, read = texts.rows.emptied(hidden_states), None
         for layer in self.layers[self.padded :]:
             read = texts.firsts if self.first_only and layer is self.layers[-1] else None
@@ -244,3 +348,8 @@ def _alike(one: Tensor | None, other: Tensor | None, largest: float) -> bool:
     if one is None or other is None:
         return one is other
     return one.shape == other.shape and bool((one - other).abs().max() <= _ALIKE * largest)
+
+
+def _is_plain(layer: nn.Module) -> TypeGuard[nn.Linear]:
+    """Return whether a layer computes nothing but the product with its weight and the sum with its bias."""
+    return type(layer) in _LINEAR and layer.bias is not None and "forward" not in vars(layer)

@@ -15,8 +15,8 @@ from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, received, require_reported
 from fednlp.runtime.engine import Vectors
 from fednlp.runtime.messages import declare, from_json, to_json
-from fednlp.training.at_once import take_steps
 from fednlp.training.client_record import ClientInit, Record, init_of
+from fednlp.training.client_stack import take_steps
 from fednlp.training.handling import handles, training_work
 from fednlp.training.local import LocalTrainer
 from fednlp.training.sending import encode

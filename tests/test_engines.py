@@ -13,8 +13,7 @@ import tomli_w
 
 from fednlp.config import Experiment
 from fednlp.runtime.worker_process import WorkerCommand, WorkerProcess
-from fednlp.simulation import early_workers as early
-from fednlp.simulation.engines import open_engine
+from fednlp.simulation import engines
 
 Make = Callable[..., Experiment]
 
@@ -23,11 +22,11 @@ Make = Callable[..., Experiment]
 def test_the_run_starts_no_other_workers(
     workers: int, experiment: Make, started_workers: list[WorkerProcess], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(early, "_DRIVERS", ())
+    monkeypatch.setattr(engines, "_DRIVERS", ())
     resolved = experiment({"runtime.workers": workers, "runtime.device": "cpu"}).resolved()
-    with early.early_workers(resolved):
+    with engines.early_workers(resolved):
         assert len(started_workers) == workers - 1
-        with open_engine(resolved) as pool:
+        with engines.open_engine(resolved) as pool:
             assert len(pool) == workers
     assert len(started_workers) == workers - 1
     assert all(one._child._process.poll() is not None for one in started_workers)
@@ -43,8 +42,8 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         asked.extend(command.number for command in commands)
         yield
 
-    monkeypatch.setattr(early, "_DRIVERS", ())
-    monkeypatch.setattr(early, "started_ahead", noted)
+    monkeypatch.setattr(engines, "_DRIVERS", ())
+    monkeypatch.setattr(engines, "started_ahead", noted)
     return asked
 
 
@@ -62,16 +61,16 @@ def numbers(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_as_many_as_a_run_on_a_cpu_has(
     changes: dict[str, Any], count: int, experiment: Make, numbers: list[int]
 ) -> None:
-    with early.early_workers(experiment(changes)):
+    with engines.early_workers(experiment(changes)):
         assert numbers == list(range(1, count + 1))
 
 
 def test_none_where_there_may_be_a_gpu(
     experiment: Make, numbers: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(early, "_DRIVERS", (str(tmp_path),))
+    monkeypatch.setattr(engines, "_DRIVERS", (str(tmp_path),))
     for device, expected in (("auto", []), ("cpu", [1, 2])):
-        with early.early_workers(experiment({"runtime.workers": 3, "runtime.device": device})):
+        with engines.early_workers(experiment({"runtime.workers": 3, "runtime.device": device})):
             assert numbers == expected
 
 

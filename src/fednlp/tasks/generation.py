@@ -1,27 +1,35 @@
-"""Shared by tasks that generate a text: the references, the scores, and a baseline."""
+"""Shared by tasks that generate a text: the loss, the texts, the references, the scores, and a baseline."""
 
+import functools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, DataError
 from fednlp.tasks import moses, scorers
-from fednlp.tasks.base import Row
+from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.inputs import ratio
-from fednlp.tasks.target_tokenizers import cached_tokenizer, decode_texts
 from fednlp.tasks.whole_sums import fraction, quotient, total_steps
 
 
-class GenerationMetrics:
-    """Scores texts against an example's ``references``; a subclass generates them."""
+class Generation:
+    """Generates texts, and scores them against an example's ``references``; a subclass says what a model reads.
+
+    It has batches whose ``labels`` are a target's tokens.
+    """
 
     tokenizer: str
+    padding: int
     end: int | None
     max_target_length: int
     num_beams: int
+    label_smoothing_factor: float
     scorer: str
     moses: str
     languages: str
@@ -43,6 +51,62 @@ class GenerationMetrics:
             if getattr(self, key) < least:
                 raise ConfigError(f"task.{key} is {getattr(self, key)}: say {least} or more")
         return self
+
+    def settings(self) -> dict[str, Any]:
+        """Return the padding; the input of an encoder-decoder's decoder is shifted with it."""
+        return {"pad_token_id": self.padding}
+
+    def _logits(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the logits of a target's tokens (labels, vocabulary)."""
+        raise NotImplementedError
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Return the mean cross-entropy a target token, in nats."""
+        logits = self._logits(model, batch)
+        return F.cross_entropy(logits, batch["labels"], label_smoothing=self.label_smoothing_factor)
+
+    def _predictions(self, model: nn.Module, indices: np.ndarray, parts: Iterable[Batch]) -> Predictions:
+        """Return the texts that are generated for the parts of a batch, and the loss of the targets' tokens."""
+        texts: list[str] = []
+        loss, tokens = torch.zeros((), dtype=torch.float64), 0
+        for part in parts:
+            logits = self._logits(model, part).float()
+            loss += F.cross_entropy(logits, part["labels"], reduction="sum").double().cpu()
+            tokens += len(part["labels"])
+            texts += self._written(model, part)
+        return Predictions(indices.tolist(), texts, float(loss), tokens)
+
+    def _written(self, model: nn.Module, batch: Batch) -> list[str]:
+        """Return the text that is generated for each row of a batch."""
+        raise NotImplementedError
+
+    def _generated(self, model: nn.Module, batch: Batch, tokenizer: Any) -> list[str]:
+        """Return the texts of :func:`_generate_ids` as they are scored and shown.
+
+        Args:
+            tokenizer: That of targets.
+        """
+        return self._readable(_decode_texts(tokenizer, _generate_ids(model, batch, self.generation(model))))
+
+    def generation(self, model: nn.Module) -> Any:
+        """Return transformers' ``GenerationConfig`` of the task, without sampling; padding is never chosen."""
+        from transformers import GenerationConfig
+
+        start = self._decoder_start(model)
+        return GenerationConfig(
+            max_new_tokens=self.max_target_length,
+            num_beams=self.num_beams,
+            do_sample=False,
+            decoder_start_token_id=start,
+            bos_token_id=start,
+            eos_token_id=self.end,
+            pad_token_id=self.padding,
+            suppress_tokens=None if self.padding == self.end else [self.padding],
+        )
+
+    def _decoder_start(self, model: nn.Module) -> int | None:
+        """Return what a decoder begins with; None for a decoder alone, which goes on with its input."""
+        return None
 
     def _target_sizes(self, features: Features, examples: np.ndarray) -> np.ndarray:
         """Return the tokens of examples' targets, without special ones."""
@@ -115,11 +179,54 @@ class GenerationMetrics:
         tokenizer = cached_tokenizer(self.tokenizer)
         length = max(1, round(float(self._target_sizes(train, examples).mean())))
         words = [source[:length].tolist() for source in self._sources(test, indices, tokenizer)]
-        return "the beginning of the source", self._readable(decode_texts(tokenizer, words))
+        return "the beginning of the source", self._readable(_decode_texts(tokenizer, words))
 
     def format_prediction(self, prediction: Any) -> str:
         """Return the text."""
         return str(prediction)
+
+
+def _generate_ids(model: nn.Module, batch: Batch, options: Any) -> Tensor:
+    """Return what a model generates, (batch, longest), by greedy or beam search, without sampling.
+
+    A function of the weights and these arguments: the defaults that a checkpoint brings are not used, so
+    that a model loaded from it and one built from its configuration generate the same.
+
+    Args:
+        model: An encoder-decoder, or a decoder alone.
+        batch: ``input_ids`` and ``attention_mask``; of a decoder alone, padded on the left.
+        options: From :meth:`Generation.generation`. Neither the input that a decoder alone goes on with, nor the token
+            that an encoder-decoder's decoder begins with is part of the result.
+    """
+    from transformers import GenerationConfig
+
+    owners: list[Any] = [part for part in model.modules() if "generation_config" in vars(part)]
+    own = [part.generation_config for part in owners]
+    generate: Any = model.generate
+    try:
+        for part in owners:  # its defaults would fill in all that is not given here
+            part.generation_config = GenerationConfig()
+        made: Tensor = generate(
+            input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], generation_config=options
+        )
+    finally:
+        for part, before in zip(owners, own, strict=True):
+            part.generation_config = before
+    return made[:, batch["input_ids"].shape[1] if options.decoder_start_token_id is None else 1 :]
+
+
+@functools.cache
+def cached_tokenizer(source: str) -> Any:
+    """Load the tokenizer of sources, once a process."""
+    from fednlp.models.pretrained import load_tokenizer
+
+    return load_tokenizer(source)
+
+
+def _decode_texts(tokenizer: Any, ids: Any) -> list[str]:
+    """Return token ids as texts, without special tokens and the blanks around."""
+    options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
+    return [text.strip() for text in tokenizer.batch_decode(ids, **options)]
 
 
 def references_of(row: Row) -> str:
