@@ -24,19 +24,18 @@ from fednlp.deployment.session.call_ids import client_of
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.messages import Call, ObjectRef
 from fednlp.deployment.session.secure_messages import BODY, Step, steps_of, to_json
-from fednlp.deployment.session.secure_terms import RoundSpec, spec_of, terms_of
+from fednlp.deployment.session.secure_terms import spec_of, terms_of
 from fednlp.deployment.session.waiting import Patience
 from fednlp.disk import write_durably, writing
 from fednlp.errors import FednlpError, SecureAbort, TooFewClients
 from fednlp.federated.client import ClientResult
 from fednlp.federated.upload import Residues, masked_tail
-from fednlp.secure.lightsecagg import LightSecAggServer
-from fednlp.secure.lightsecagg_messages import parts
-from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
+from fednlp.secure.lightsecagg import LightSecAggRoundSpec, LightSecAggServer
 from fednlp.secure.masks import MaskSeeds
+from fednlp.secure.messages import parts
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.secagg import SecAggServer
-from fednlp.secure.session import Channel, UnmaskingInfo
+from fednlp.secure.session import Channel, RoundSpec, UnmaskingInfo
 
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
 _UPLOADED = "uploaded"

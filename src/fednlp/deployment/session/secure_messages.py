@@ -9,29 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fednlp.deployment.session.secure_terms import RoundSpec
 from fednlp.errors import SecureAbort
-from fednlp.secure.lightsecagg_messages import (
+from fednlp.secure.lightsecagg import LightSecAggRoundSpec
+from fednlp.secure.messages import (
+    HEADER_BYTES,
+    AdvertiseKeys,
     AdvertiseSealKey,
     CodedSum,
     DeliveredPieces,
+    DeliveredShares,
+    KeyRoster,
     PieceMessage,
+    Revealed,
     SealedPieces,
+    SealedShares,
     SealKeyRoster,
+    Survivors,
     from_bytes,
     pieces_from_bytes,
     to_bytes,
 )
-from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
-from fednlp.secure.messages import (
-    HEADER_BYTES,
-    AdvertiseKeys,
-    DeliveredShares,
-    KeyRoster,
-    Revealed,
-    SealedShares,
-    Survivors,
-)
+from fednlp.secure.session import RoundSpec
 
 BODY = "message"
 """The name of a message in a JSON object, and of an object that holds one."""

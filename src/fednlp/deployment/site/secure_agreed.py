@@ -12,7 +12,6 @@ from fednlp.deployment.session.secure_messages import OF_TESTS
 from fednlp.deployment.session.secure_terms import (
     NO_DIRECTORY,
     NOT_FEWSHOT,
-    RoundSpec,
     RoundTerms,
     spec_of,
     terms_of,
@@ -23,11 +22,11 @@ from fednlp.errors import ConfigError, RunError, SecureAbort
 from fednlp.federated.cohort import Population
 from fednlp.plugins import is_own
 from fednlp.secure.aggregator import SecureMean
-from fednlp.secure.digits import num_digits
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.messages import Survivors
 from fednlp.secure.params import SecAggParams
-from fednlp.secure.secagg_rules import SECAGG_PLUS
+from fednlp.secure.secagg import SECAGG_PLUS
+from fednlp.secure.session import RoundSpec
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.federated_evaluation import sums_params
 from fednlp.simulation.protection import protect
@@ -209,7 +208,7 @@ class AgreedOnTests(AgreedTerms):
 
     def length(self, params: SecAggParams) -> int:
         """Return the number of digits of all numbers."""
-        return self.added * num_digits(params.encoding, SUM_BITS)
+        return self.added * params.encoding.num_digits(SUM_BITS)
 
     def cohort(self, round_number: int) -> None:
         """Return nothing: which sites have tests is the server's to say."""

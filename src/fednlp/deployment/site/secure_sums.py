@@ -51,10 +51,8 @@ from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.upload import Trained, masked_tail, pack_masked
 from fednlp.privacy.noise import os_generator
 from fednlp.runtime import messages
-from fednlp.secure.lightsecagg import LightSecAggClient
-from fednlp.secure.lightsecagg_messages import parts
-from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
-from fednlp.secure.messages import Survivors
+from fednlp.secure.lightsecagg import LightSecAggClient, LightSecAggRoundSpec
+from fednlp.secure.messages import Survivors, parts
 from fednlp.secure.secagg import SecAggClient
 from fednlp.secure.upload import add_own_masks, add_own_noise
 from fednlp.training.requests.predict import ClientSums, ClientSumsRequest
