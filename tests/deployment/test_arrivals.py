@@ -33,9 +33,9 @@ from fednlp.deployment.session.site_kinds import call_id
 from fednlp.deployment.session.waiting import Patience
 from fednlp.deployment.site.participate import Participant
 from fednlp.errors import RunError, TooFewClients
+from fednlp.federated.algorithms.fedbuff import Flush, FlushSchedule, Places
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
-from fednlp.federated.flushes import Flush, FlushSchedule, Places
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 

@@ -20,11 +20,17 @@ from fednlp.deployment.session.waiting import LOOK, Patience, Reminders
 from fednlp.disk import sync_folder, writing
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.algorithms.fedbuff import FedBuffServer, FlushCohorts, on_schedule
+from fednlp.federated.algorithms.fedbuff import (
+    FedBuffServer,
+    Flush,
+    FlushCohorts,
+    FlushSchedule,
+    Places,
+    on_schedule,
+)
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
 from fednlp.federated.communication import broadcast
-from fednlp.federated.flushes import Flush, FlushSchedule, Places
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.federated.transforms import RngKey
@@ -77,7 +83,7 @@ class Events:
 
 
 class Arrivals:
-    """The flushes as they happen (a :class:`fednlp.federated.flushes.Schedule`).
+    """The flushes as they happen (a :class:`fednlp.federated.algorithms.fedbuff.Schedule`).
 
     Args:
         sites: Where the clients are.
