@@ -30,7 +30,7 @@ _SIGNED = 0x80
 _MOST_ROWS = (1 << 32) - 1
 
 
-class ArrayField(NamedTuple):
+class _ArrayField(NamedTuple):
     """One array of a message: its name, its dtype on the wire, and the shape of a row."""
 
     name: str
@@ -43,12 +43,12 @@ class ArrayField(NamedTuple):
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-_IDS = ArrayField("ids", "<u4")
-_SEAL_KEYS = ArrayField("seal_keys", "u1", (KEY_BYTES,))
-_MASK_KEYS = ArrayField("mask_keys", "u1", (KEY_BYTES,))
-_SEALED = ArrayField("sealed", "u1", (SEALED_BYTES,))
-_KEYS = ArrayField("keys", "u1", (KEY_BYTES,))
-_SIGNATURES = ArrayField("signatures", "u1", (SIGNATURE_BYTES,))
+_IDS = _ArrayField("ids", "<u4")
+_SEAL_KEYS = _ArrayField("seal_keys", "u1", (KEY_BYTES,))
+_MASK_KEYS = _ArrayField("mask_keys", "u1", (KEY_BYTES,))
+_SEALED = _ArrayField("sealed", "u1", (SEALED_BYTES,))
+_KEYS = _ArrayField("keys", "u1", (KEY_BYTES,))
+_SIGNATURES = _ArrayField("signatures", "u1", (SIGNATURE_BYTES,))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -60,7 +60,7 @@ class Message:
     """
 
     code: ClassVar[int]
-    columns: ClassVar[tuple[ArrayField, ...]]
+    columns: ClassVar[tuple[_ArrayField, ...]]
     optional: ClassVar[bool] = False
     """Whether the last column may be None."""
     single: ClassVar[bool] = False
@@ -85,7 +85,7 @@ class Message:
         return self.optional and getattr(self, self.columns[-1].name) is not None
 
     @property
-    def present(self) -> tuple[ArrayField, ...]:
+    def present(self) -> tuple[_ArrayField, ...]:
         """The columns that this message has."""
         return self.columns if self.signed or not self.optional else self.columns[:-1]
 
@@ -219,7 +219,7 @@ class Revealed(Message):
     """
 
     code = 8
-    columns = (_IDS, ArrayField("kinds", "u1"), ArrayField("shares", "<u4", (LIMBS,)))
+    columns = (_IDS, _ArrayField("kinds", "u1"), _ArrayField("shares", "<u4", (LIMBS,)))
     ids: NDArray[np.uint32]
     kinds: NDArray[np.uint8]
     shares: NDArray[np.uint32]
@@ -262,7 +262,7 @@ class CodedSum(Message):
     """
 
     code = 21
-    columns = (ArrayField("values", "<u4"),)
+    columns = (_ArrayField("values", "<u4"),)
     values: NDArray[np.uint32]
 
 
@@ -411,7 +411,7 @@ def pieces_from_bytes(data: bytes | memoryview, kind: type[P], limit: int, width
     return kind(ids, tuple(rest.reshape(rows, width)))
 
 
-def _read(data: bytes, rows: int, columns: tuple[ArrayField, ...]) -> dict[str, NDArray[Any]]:
+def _read(data: bytes, rows: int, columns: tuple[_ArrayField, ...]) -> dict[str, NDArray[Any]]:
     arrays = {}
     offset = HEADER_BYTES
     for name, dtype, shape in columns:

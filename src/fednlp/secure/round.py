@@ -23,14 +23,14 @@ from fednlp.secure.session import PHASES, Channel, SecureSession, SessionFactory
 from fednlp.secure.upload import REPORT_BITS
 from fednlp.seeds import generator
 
-AddMasks = Callable[[int, int, MaskSeeds], None]
+_AddMasks = Callable[[int, int, MaskSeeds], None]
 """``add_masks(slices, length, seeds)``: have workers add masks to the sum, in so many slices of that length."""
 _SLICE = 1 << 20
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
-class ClientTraffic:
+class _ClientTraffic:
     """What one client of the cohort cost in the protocol's messages, and what became of it.
 
     Attributes:
@@ -122,7 +122,7 @@ class SecureRound:
         self._masked_weights[client] = masked_weight
         self._masking_seconds += seconds
 
-    def finish(self, total: ExactSum, unmask: AddMasks) -> tuple[float, float]:
+    def finish(self, total: ExactSum, unmask: _AddMasks) -> tuple[float, float]:
         """Turn the sum of masked updates into the weighted sum of the updates.
 
         Args:
@@ -138,13 +138,13 @@ class SecureRound:
         with self._timed():
             return self._unmasked(total, unmask)
 
-    def traffic(self) -> dict[int, ClientTraffic]:
+    def traffic(self) -> dict[int, _ClientTraffic]:
         """Return what each client of the cohort cost so far, by the true lengths of all messages."""
         channel = self.session.channel
         found = {}
         for client in self.weights:
             uploaded = client in self._masked_weights
-            found[client] = ClientTraffic(
+            found[client] = _ClientTraffic(
                 bytes_up=channel.bytes_up[client] + (self.upload_bytes() if uploaded else 0),
                 bytes_down=channel.bytes_down[client],
                 got_model=client in self._asked or self.dropped_out.get(client) == "update",
@@ -182,7 +182,7 @@ class SecureRound:
         """Return the length of a masked update: residues of 4 bytes for its parameters, the reports and the weight."""
         return HEADER_BYTES + 4 * (self.parameters + self.extra + 1)
 
-    def _unmasked(self, total: ExactSum, unmask: AddMasks) -> tuple[float, float]:
+    def _unmasked(self, total: ExactSum, unmask: _AddMasks) -> tuple[float, float]:
         arrived = len(self._masked_weights)
         if not arrived:
             raise SecureAbort("no update arrived")

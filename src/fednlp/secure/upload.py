@@ -24,7 +24,7 @@ REPORT_BITS = 128
 
 
 @dataclass(frozen=True)
-class MaskedUpdate:
+class _MaskedUpdate:
     """An update as the server gets it.
 
     Attributes:
@@ -39,7 +39,7 @@ class MaskedUpdate:
 
 def mask_update(
     update: Tensor, masking: dict[str, Any], key: RngKey, reported: Sequence[int] = ()
-) -> MaskedUpdate:
+) -> _MaskedUpdate:
     """Return a client's update clipped, rounded and masked.
 
     Args:
@@ -70,7 +70,7 @@ def mask_update(
     if masking.get("reports"):
         residues = np.insert(residues, len(residues) - 1, encoding.encode_numbers(reported, REPORT_BITS))
     add_own_masks(residues, masks_from_json(masking["seeds"]), encoding.modulus)
-    return MaskedUpdate(residues, time.perf_counter() - begun)
+    return _MaskedUpdate(residues, time.perf_counter() - begun)
 
 
 def masked_numbers(numbers: Sequence[int], bits: int, masking: Mapping[str, Any]) -> NDArray[np.uint32]:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 from fednlp.deployment.server.publishing import Offer
 from fednlp.deployment.server.site_engine import SiteEngine
+from fednlp.deployment.server.waiting import LOOK, Patience, Reminders
 from fednlp.deployment.session.call_ids import round_of
 from fednlp.deployment.session.hub import StoredReply
 from fednlp.deployment.session.site_kinds import call_id
-from fednlp.deployment.session.waiting import LOOK, Patience, Reminders
 from fednlp.disk import sync_folder, writing
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm

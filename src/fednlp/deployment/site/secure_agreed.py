@@ -182,7 +182,7 @@ class Agreed(AgreedTerms):
 
 
 @dataclass(frozen=True)
-class AgreedOnTests(AgreedTerms):
+class _AgreedOnTests(AgreedTerms):
     """What a site expects of the secure sums over the sites' tests.
 
     The server says which sites have tests. The numbers of the protocol follow from how many these are.
@@ -263,7 +263,7 @@ def agreed(
 
 def agreed_on_tests(
     experiment: Experiment, run: str, task: Task, *, own: int, clients: int, smallest: int
-) -> AgreedOnTests | None:
+) -> _AgreedOnTests | None:
     """Return what a site expects of the secure sums over the sites' tests; None where there are none.
 
     Args:
@@ -278,7 +278,7 @@ def agreed_on_tests(
     if not experiment.evaluation.federated or experiment.secure.protocol == "none":
         return None
     added = num_sums(require_summable(task))
-    return AgreedOnTests(OF_TESTS + run, own, clients, 1.0, 1.0, smallest, experiment, added)
+    return _AgreedOnTests(OF_TESTS + run, own, clients, 1.0, 1.0, smallest, experiment, added)
 
 
 def _require_same(what: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
