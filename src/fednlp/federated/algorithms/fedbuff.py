@@ -8,7 +8,7 @@ deployment.
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, Unpack
 
 import numpy as np
 from pydantic import Field
@@ -16,11 +16,10 @@ from pydantic import Field
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import AggregatedUpdate, Mean
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientResult
-from fednlp.federated.cohort import Cohort, Population, RoundPlan, WeightFunction, by_examples
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import Cohort, Population, RoundPlan
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
 from fednlp.seeds import generator
 
@@ -69,10 +68,7 @@ def fedbuff(
     staleness: Literal["polynomial", "constant"] = "polynomial",
     staleness_exponent: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.5,
     server: ServerOptimizer = ServerOptimizer(),
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedBuff (Algorithm 1): clients train at their own pace, and every K updates the server takes a step.
 
@@ -82,21 +78,17 @@ def fedbuff(
         clients_per_round: M, how many clients train at any time.
         buffer_size: K, how many updates a step is made of.
         staleness: How an update that is tau flushes late counts: ``"polynomial"``, (1 + tau)^-a; ``"constant"``, 1.
-        weight: A client's weight, from its number of examples; :func:`~fednlp.federated.cohort.equally` in the
-            paper.
-        min_clients: A flush with fewer clients stops the run.
-        client_rate: The clients' learning rate over the flushes.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`. In the paper ``weight`` is
+            :func:`~fednlp.federated.cohort.equally`.
     """
     exponent = staleness_exponent if staleness == "polynomial" else 0.0
     schedule = FlushSchedule(clients_per_round, buffer_size)
     return Algorithm(
         "fedbuff",
         FlushCohorts(schedule, exponent),
-        weight,
         aggregator=BufferedMean(),
         server=FedBuffServer(server, schedule),
-        min_clients=min_clients,
-        client_rate=client_rate,
+        **common,
     )
 
 
