@@ -34,7 +34,6 @@ from numpy.typing import NDArray
 
 from fednlp.errors import ConfigError
 from fednlp.secure import lightsecagg, messages, secagg
-from fednlp.secure import lightsecagg_messages as light
 from fednlp.secure.field import add, subtract
 from fednlp.secure.graph import count, neighbours
 from fednlp.secure.masks import add_masks
@@ -89,13 +88,13 @@ class Account:
 
     def sent(self, client: int, message: Any) -> Any:
         """Count what a client sends."""
-        self.up[client] += light.size(message)
+        self.up[client] += messages.size(message)
         return message
 
     def got(self, replies: dict[int, Any]) -> dict[int, Any]:
         """Count what clients are sent."""
         for client, message in replies.items():
-            self.down[client] += light.size(message)
+            self.down[client] += messages.size(message)
         return replies
 
     def figures(self) -> dict[str, Any]:
@@ -126,7 +125,7 @@ def parties(plan: ProtocolPlan, length: int) -> tuple[Any, dict[int, Any]]:
 
 def put_aside(message: Any, file: IO[bytes]) -> Any:
     """Move sealed pieces from memory to a file; any other message stays."""
-    if not isinstance(message, light.SealedPieces):
+    if not isinstance(message, messages.SealedPieces):
         return message
     begin = file.seek(0, os.SEEK_END)
     for row in message.sealed:
@@ -134,7 +133,7 @@ def put_aside(message: Any, file: IO[bytes]) -> Any:
     file.flush()
     shape = (len(message.sealed), message.width)
     rows: NDArray[np.uint8] = np.memmap(file, np.uint8, "r", begin, shape)
-    return light.SealedPieces(message.ids, tuple(np.asarray(rows)))
+    return messages.SealedPieces(message.ids, tuple(np.asarray(rows)))
 
 
 def play(plan: ProtocolPlan, parameters: int, gone: Collection[int]) -> Account:

@@ -17,7 +17,6 @@ from cryptography.hazmat.primitives.ciphers.modes import CTR
 from numpy.typing import NDArray
 
 from fednlp.secure import lightsecagg, messages
-from fednlp.secure import lightsecagg_messages as light
 from fednlp.secure.coding import encode, piece_length
 from fednlp.secure.keys import KEY_BYTES
 from fednlp.secure.masks import SEED_BYTES, Mask, add_masks, field_mask
@@ -126,9 +125,9 @@ def bytes_up(plan: ProtocolPlan, parameters: int) -> int:
         ids = tuple(range(plan.clients))
         rules = lightsecagg.LightSecAggRoundSpec(ids, plan.threshold, plan.max_colluding, dropped, 0, length)
         made = [
-            light.AdvertiseSealKey(blank(1, KEY_BYTES)),
-            light.SealedPieces(blank(peers, dtype=np.uint32), tuple(blank(peers, rules.sealed_bytes))),
-            light.CodedSum(blank(rules.piece, dtype=np.uint32)),
+            messages.AdvertiseSealKey(blank(1, KEY_BYTES)),
+            messages.SealedPieces(blank(peers, dtype=np.uint32), tuple(blank(peers, rules.sealed_bytes))),
+            messages.CodedSum(blank(rules.piece, dtype=np.uint32)),
         ]
     else:
         owners = peers + (plan.protocol == "secagg")  # whose shares it holds
@@ -139,7 +138,7 @@ def bytes_up(plan: ProtocolPlan, parameters: int) -> int:
             messages.SealedShares(blank(peers, dtype=np.uint32), sealed),
             messages.Revealed(blank(owners, dtype=np.uint32), blank(owners), shares),
         ]
-    return sum(light.size(message) for message in made) + messages.HEADER_BYTES + 4 * length
+    return sum(messages.size(message) for message in made) + messages.HEADER_BYTES + 4 * length
 
 
 def measure_bounds(parameters: int, repeats: int) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fednlp.data import load_data
 from fednlp.errors import DataError
-from fednlp.inference.known_labels import unknown_labels
+from fednlp.inference.score import unknown_labels
 
 TAGS = ("O", "B-PER", "B-LOC", "B-ORG")
 

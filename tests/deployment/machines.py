@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.operate.shards import Shards
 from fednlp.deployment.server import federation
 from fednlp.deployment.server.federation import FOLDER, Federation
@@ -20,6 +19,7 @@ from fednlp.errors import RunError
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 
+from .memory_link import MemoryLink
 from .test_federation import Member, OneAtATime, allows, quiet
 
 

@@ -21,24 +21,24 @@ from hypothesis import strategies as st
 import fednlp
 from fednlp import fedbuff
 from fednlp.config import Experiment
-from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.operate.shards import Shards, split_out
 from fednlp.deployment.server import arrivals
 from fednlp.deployment.server.arrivals import Arrivals, Events
 from fednlp.deployment.server.federation import FOLDER, Federation
 from fednlp.deployment.server.run_directory import open_directory, run_name
+from fednlp.deployment.server.waiting import Patience
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.servable import require_servable
 from fednlp.deployment.session.site_kinds import call_id
-from fednlp.deployment.session.waiting import Patience
 from fednlp.deployment.site.participate import Participant
 from fednlp.errors import RunError, TooFewClients
+from fednlp.federated.algorithms.fedbuff import Flush, FlushSchedule, Places
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
-from fednlp.federated.flushes import Flush, FlushSchedule, Places
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 
+from .memory_link import MemoryLink
 from .test_federation import Member, OneAtATime, allows, quiet, rounds
 
 pytestmark = pytest.mark.whole

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.operate.homes import models_here, used_folder
 from fednlp.deployment.operate.shards import Shards, split_out
 from fednlp.deployment.server import site_engine
@@ -32,6 +31,8 @@ from fednlp.inference.model import open_trained
 from fednlp.models.adapters import is_adapted
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
+
+from .memory_link import MemoryLink
 
 pytestmark = pytest.mark.whole
 

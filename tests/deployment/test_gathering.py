@@ -7,9 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fednlp.deployment.server import gathering
+from fednlp.deployment.server import gathering, waiting
 from fednlp.deployment.server.gathering import Gathering
-from fednlp.deployment.session import waiting
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.messages import Call, Reply, pack
 from fednlp.deployment.session.setup import Setup

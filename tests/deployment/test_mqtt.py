@@ -27,8 +27,7 @@ from fednlp.deployment.links.mqtt import client as dialling
 from fednlp.deployment.links.mqtt import packets
 from fednlp.deployment.links.mqtt import server as listening
 from fednlp.deployment.links.mqtt.broker import Broker
-from fednlp.deployment.links.mqtt.gaps import Gaps
-from fednlp.deployment.links.mqtt.packets import Kind, Packet, join, new_id
+from fednlp.deployment.links.mqtt.packets import Gaps, Kind, Packet, join, new_id
 from fednlp.deployment.operate import enrolling
 from fednlp.deployment.operate import join as joining
 from fednlp.deployment.operate.serve import Listening, serve

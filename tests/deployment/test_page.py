@@ -28,7 +28,6 @@ pytestmark = pytest.mark.whole
 pytest.importorskip("starlette", reason="starlette is not installed")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed")
 server = importlib.import_module("fednlp.deployment.operate.page.server")
-guard = importlib.import_module("fednlp.deployment.operate.page.guard")
 feed = importlib.import_module("fednlp.deployment.operate.feed")
 page_app = importlib.import_module("fednlp.deployment.operate.page.app")
 metrics = importlib.import_module("fednlp.deployment.operate.page.metrics")

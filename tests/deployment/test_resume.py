@@ -7,7 +7,6 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.session import objects
 from fednlp.deployment.session.client_session import ClientSession, ReadyCall
 from fednlp.deployment.session.hub import Hub
@@ -28,6 +27,7 @@ from fednlp.deployment.session.objects import ObjectCache
 from fednlp.deployment.session.replies import Outbox
 
 from .ends import drain, greeting
+from .memory_link import MemoryLink
 
 CHUNK, CHUNKS = 100, 7
 DATA = Random(0).randbytes(CHUNK * CHUNKS - 30)

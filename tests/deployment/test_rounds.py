@@ -16,17 +16,16 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.operate.shards import Shards, split_out
 from fednlp.deployment.server import site_engine as remote
+from fednlp.deployment.server import waiting
 from fednlp.deployment.server.federation import FOLDER, Federation
 from fednlp.deployment.server.round_log import RoundLog
 from fednlp.deployment.server.run_directory import run_name
 from fednlp.deployment.server.site_engine import SiteEngine
-from fednlp.deployment.session import waiting
+from fednlp.deployment.server.waiting import Patience
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.messages import Call, Reply
-from fednlp.deployment.session.waiting import Patience
 from fednlp.deployment.site.participate import Participant
 from fednlp.deployment.site.policy import SitePolicy
 from fednlp.errors import RunError, TooFewClients
@@ -38,6 +37,7 @@ from fednlp.simulation.run_dir import RunDir
 from fednlp.training.local import LocalTrainer
 
 from .machines import Killed, Machines, Process
+from .memory_link import MemoryLink
 from .test_federation import quiet, rounds
 
 pytestmark = pytest.mark.whole

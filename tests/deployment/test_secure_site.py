@@ -24,7 +24,7 @@ from fednlp.federated.client import TrainRequest
 from fednlp.privacy.noise import LARGEST_SIGMA
 from fednlp.secure.messages import KEY, SEED, Revealed, Survivors
 from fednlp.secure.params import SecAggParams
-from fednlp.secure.secagg_rules import SecAggRoundSpec
+from fednlp.secure.secagg import SecAggRoundSpec
 
 from .secure_rig import (
     DIGEST,

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from fednlp.cli import main
 from fednlp.config import parse
 from fednlp.deployment.identity.enrolment import FOLDER
-from fednlp.deployment.operate.overview import Overview
+from fednlp.deployment.operate.feed import Overview
 from fednlp.deployment.server import status_writer
 from fednlp.deployment.server.status import STALE, Status, read_status, write_status
 from fednlp.deployment.server.status_writer import SiteActivity, StatusWriter, site_state

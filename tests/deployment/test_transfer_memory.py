@@ -6,18 +6,20 @@ from random import Random
 
 import pytest
 
-from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.session.client_session import ClientSession, ReadyCall
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.messages import CHUNK, Call
 from fednlp.deployment.session.objects import ObjectCache, ref_of
 from fednlp.deployment.session.replies import Outbox
 
+from . import memory_link
+from .memory_link import MemoryLink
+
 SIZE = 64 << 20
 
 
 def test_an_object_there_and_back_holds_a_few_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fednlp.deployment.links.memory._MOST_KEPT", 0)
+    monkeypatch.setattr(memory_link, "_MOST_KEPT", 0)
     model = tmp_path / "model"
     with model.open("wb") as file:
         for number in range(64):

@@ -5,9 +5,9 @@ from unittest.mock import patch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fednlp.deployment.session import waiting
+from fednlp.deployment.server import waiting
+from fednlp.deployment.server.waiting import LOOK, Patience
 from fednlp.deployment.session.hub import StoredReply
-from fednlp.deployment.session.waiting import LOOK, Patience
 
 DAY = 24 * 3600.0
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
-from fednlp.deployment.links.memory import MemoryLink
 from fednlp.deployment.session.client_session import ClientSession, ReadyCall
 from fednlp.deployment.session.hub import Hub, ServerSession
 from fednlp.deployment.session.messages import Call
@@ -14,6 +13,7 @@ from fednlp.deployment.session.objects import ObjectCache
 from fednlp.deployment.session.replies import Outbox
 
 from .disks import Disk
+from .memory_link import MemoryLink
 from .slow_disks import Job
 
 MOST = 1000

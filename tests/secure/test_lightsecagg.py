@@ -14,24 +14,25 @@ from numpy.typing import NDArray
 from scipy.stats import chi2_contingency, chisquare
 
 from fednlp.errors import SecureAbort
-from fednlp.secure import lightsecagg_client
+from fednlp.secure import lightsecagg
 from fednlp.secure.coding import decode, encode, piece_length
 from fednlp.secure.field import PRIME, combine_rows, lagrange, subtract
 from fednlp.secure.keys import SEALED_EXTRA, KeyPair
 from fednlp.secure.lightsecagg import LightSecAggClient, LightSecAggRoundSpec, LightSecAggServer
-from fednlp.secure.lightsecagg_messages import (
+from fednlp.secure.messages import (
     AdvertiseSealKey,
     CodedSum,
     DeliveredPieces,
+    Message,
     PieceMessage,
     SealedPieces,
     SealKeyRoster,
+    Survivors,
     from_bytes,
     pieces_from_bytes,
     size,
     to_bytes,
 )
-from fednlp.secure.messages import Message, Survivors
 
 pytestmark = pytest.mark.whole
 
@@ -297,7 +298,7 @@ def test_nothing_but_sums_passes_the_server_in_clear(monkeypatch: pytest.MonkeyP
         secret.extend(row.tobytes() for row in coded)
         return coded
 
-    monkeypatch.setattr(lightsecagg_client, "encode", spied)
+    monkeypatch.setattr(lightsecagg, "encode", spied)
     game = Round(FOUR)
     shown = game.ready()
     drawn = [client._seed for client in game.clients.values()]
@@ -532,7 +533,7 @@ def test_a_piece_beyond_the_field_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     game = Round(FOUR)
     shown = game.roster()
     with monkeypatch.context() as patch:
-        patch.setattr(lightsecagg_client, "encode", lambda *args: np.full_like(encode(*args), PRIME))
+        patch.setattr(lightsecagg, "encode", lambda *args: np.full_like(encode(*args), PRIME))
         sealed = {3: game.clients[3].share(shown[3])}
     sealed |= game.shared(shown, [7, 20, 11])
     survivors = game.server.survivors(game.uploads(game.server.deliver(sealed), residues(FOUR)))

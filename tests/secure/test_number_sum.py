@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from fednlp.errors import SecureAbort
 from fednlp.secure.encoding import Encoding, most_bits
 from fednlp.secure.field import PRIME
-from fednlp.secure.number_sum import NumberSum, digits_of, masked_numbers, numbers_of
 from fednlp.secure.params import SecAggParams, make_params
+from fednlp.secure.round import NumberSum
+from fednlp.secure.upload import masked_numbers
 
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 BITS = 192
@@ -43,8 +44,8 @@ def test_numbers_are_the_sums_of_their_digits(data: Any, clients: int, modulus: 
             max_size=min(clients, 5),
         )
     )
-    total = sum(digits_of(own, encoding, BITS).astype(np.int64) for own in drawn) % modulus
-    sums = numbers_of(np.asarray(total).astype(np.uint32), encoding, BITS, len(drawn))
+    total = sum(encoding.encode_numbers(own, BITS).astype(np.int64) for own in drawn) % modulus
+    sums = encoding.decode_numbers(np.asarray(total).astype(np.uint32), BITS, len(drawn))
     assert sums == [sum(column) for column in zip(*drawn, strict=True)]
 
 
@@ -96,5 +97,5 @@ def test_what_is_no_vector_of_residues_is_not_added(sent: list[int]) -> None:
 def test_a_number_out_of_range_is_not_told() -> None:
     encoding = params_of("secagg").encoding
     with pytest.raises(SecureAbort, match="has more than 192 bits") as found:
-        digits_of([7, -(2**191)], encoding, BITS)
+        encoding.encode_numbers([7, -(2**191)], BITS)
     assert str(2**191) not in str(found.value)

@@ -931,7 +931,7 @@ def test_a_client_outside_the_cohort_has_no_part() -> None:
     with pytest.raises(SecureAbort, match="client 5 is not in"):
         whole(4, 3).client_spec(5)
     with pytest.raises(SecureAbort, match="from 3 to that many"):
-        SecAggClientSpec("secagg", 1, frozenset(), 3, 0)
+        SecAggClientSpec(whole(4, 3), 1, frozenset())
 
 
 # What anybody gets to see.

@@ -18,8 +18,6 @@ from fednlp.cli import (
     data,
     deployment,
     device,
-    doctor,
-    export,
     inspect,
     partition,
     plan,
@@ -27,9 +25,7 @@ from fednlp.cli import (
     prompts,
     reproduce,
     runs,
-    sites,
     status,
-    tune_machine,
 )
 from fednlp.errors import NEXT_RELEASE, FednlpError
 from fednlp.formatting.safe_text import clean_lines
@@ -52,7 +48,7 @@ app = typer.Typer(
 for command in (runs.run, compare.compare, runs.report, predict.evaluate, predict.predict):
     app.command()(command)
 app.command()(reproduce.reproduce)
-app.command()(export.export)
+app.command()(predict.export)
 app.command()(inspect.inspect)
 app.command()(plan.plan)
 app.command()(partition.partition)
@@ -60,12 +56,12 @@ app.command()(deployment.serve)
 app.command()(deployment.join)
 app.command()(deployment.rehearse)
 app.command()(status.status)
-app.command()(doctor.doctor)
-app.command()(tune_machine.tune_machine)
+app.command()(deployment.doctor)
+app.command()(device.tune_machine)
 app.add_typer(data.app, name="data")
 app.add_typer(prompts.app, name="prompts")
 app.add_typer(device.app, name="device")
-app.add_typer(sites.app, name="sites")
+app.add_typer(deployment.sites, name="sites")
 
 
 def _show_version(requested: bool) -> None:

@@ -1,4 +1,4 @@
-"""fednlp serve, fednlp join, fednlp rehearse."""
+"""fednlp serve, join, rehearse, doctor, sites: a federation between machines."""
 
 import os
 import shlex
@@ -16,6 +16,14 @@ from fednlp.formatting.safe_text import clean
 if TYPE_CHECKING:
     from fednlp.deployment.identity.admission.organisation import Files
 
+sites = typer.Typer(
+    help="Sites of a federation: who takes part, invite one, remove one.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+_RUN = Annotated[Path, typer.Argument(help="The server's run directory.")]
+_NAME = Annotated[str, typer.Argument(help="The site's name.")]
 _PAGE = Annotated[
     str | None,
     typer.Option(help="host:port of a page that shows the run in a browser, such as 127.0.0.1:8080."),
@@ -240,3 +248,81 @@ def _names(text: str) -> list[str]:
     if text.strip().isdecimal():
         return [f"site-{number}" for number in range(1, int(text) + 1)]
     return [name.strip() for name in text.split(",") if name.strip()]
+
+
+def doctor(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="The file of a join token (it is not used up), - to read it from standard input, host:port, or the "
+            "name of a federation that was joined."
+        ),
+    ],
+) -> None:
+    """Check whether this machine can take part: name, port, proxy, TLS, clock, versions, device, disk."""
+    from fednlp.deployment.operate.doctor import examine, target_of
+    from fednlp.deployment.operate.findings import GOOD, WRONG
+
+    found = []
+    for one in examine(target_of(target)):
+        remedy = f": {one.remedy}" if one.remedy else ""
+        mark = "ok" if one.state == GOOD else one.state
+        print(f"{mark:8} {one.check:9} {clean(one.text)}{remedy}", flush=True)
+        found.append(one)
+    if any(one.state == WRONG for one in found):
+        raise typer.Exit(1)
+
+
+@sites.command("list")
+def listed(run: _RUN) -> None:
+    """List the sites: their numbers, what they may do, and until when."""
+    from rich.table import Table
+    from rich.text import Text
+
+    from fednlp.cli.tables import plain_console, show
+    from fednlp.deployment.identity.enrolment import federation_folder
+    from fednlp.deployment.identity.site_registry import Register
+    from fednlp.deployment.identity.tokens import date_text
+    from fednlp.formatting.units import DASH
+
+    table = Table(
+        "site", "client", "state", "since", "token until", "certificate until", box=None, pad_edge=False
+    )
+    found = Register(federation_folder(run)).sites()
+    for site in found:
+        dates = (site.since, site.invitation_expires, site.certificate_expires)
+        shown = [DASH if date is None else date_text(date) for date in dates]
+        table.add_row(Text(site.name), str(site.client), site.state, *shown)
+    if found:
+        show(plain_console(), table)
+    else:
+        print(f"no site yet: fednlp sites invite {run} NAME", file=sys.stderr)
+
+
+@sites.command("invite")
+def invited(
+    run: _RUN,
+    name: _NAME,
+    days: Annotated[float, typer.Option(help="How long the token is good.")] = 7,
+) -> None:
+    """Invite a site: write its token to a file, and print the command; an earlier token of this site is void."""
+    from fednlp.deployment.identity.enrolment import federation_folder, kind_of, typed_by
+
+    folder = federation_folder(run)
+    typed = typed_by(folder, name, days)
+    if kind_of(folder) != "organisation":
+        print(
+            f"good for {days:g} days; the file is a secret, send it to {name} in a way that you trust:",
+            file=sys.stderr,
+        )
+    print(f"fednlp join {typed}")
+
+
+@sites.command("remove")
+def removed(run: _RUN, name: _NAME) -> None:
+    """Remove a site: it is refused from now on, and no other site is touched."""
+    from fednlp.deployment.identity.enrolment import federation_folder
+    from fednlp.deployment.identity.site_registry import Register
+
+    site = Register(federation_folder(run)).remove(name)
+    print(f"{site.name} (client {site.client}) is removed; fednlp sites invite lets it come back")

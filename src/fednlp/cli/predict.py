@@ -1,4 +1,4 @@
-"""fednlp evaluate, predict."""
+"""fednlp evaluate, predict, export: use the model of a run."""
 
 import json
 import sys
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _RUN = typer.Argument(help="A run directory, or a federation that this machine took part in, by its name.")
 _CLIENT = typer.Option(help="Whose model, by number or name, where clients have models of their own.")
-OwnModel = Annotated[
+_OwnModel = Annotated[
     bool, typer.Option("--own", help="In a federation: the model that this site has for itself alone.")
 ]
 _DEVICE = typer.Option(
@@ -47,7 +47,7 @@ def evaluate(
         str | None, typer.Option(help="The column of the file's labels; by default as in training.")
     ] = None,
     columns: Columns = None,
-    own_model: OwnModel = False,
+    own_model: _OwnModel = False,
 ) -> None:
     """Evaluate the model of a run, as a whole and by label, and write its predictions."""
     own = own_columns(columns or []) | {
@@ -127,7 +127,7 @@ def predict(
     client: Annotated[str | None, _CLIENT] = None,
     task: TaskToTrust = None,
     device: Annotated[str | None, _DEVICE] = None,
-    own_model: OwnModel = False,
+    own_model: _OwnModel = False,
 ) -> None:
     """Predict with the model of a run: for typed or piped texts, or the rows of a file."""
     if table is not None and texts:
@@ -209,3 +209,33 @@ def _shown(one: "Prediction") -> str:
     if one.probabilities is None:
         return clean(one.text)
     return ", ".join(f"{clean(label)} {share:.4f}" for label, share in one.probabilities.items())
+
+
+def export(
+    run: Annotated[Path, _RUN],
+    out: Annotated[Path, typer.Option(help="The folder to make; with --all, the folder of the folders.")],
+    client: Annotated[
+        str | None, typer.Option(help="Whose model, by name or number; the shared model if left out.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="The models of all clients, a folder each.")] = False,
+    limit: Annotated[int, typer.Option(help="With --all: refuse a run of more clients.")] = 100,
+    task: TaskToTrust = None,
+    own_model: _OwnModel = False,
+) -> None:
+    """Write a model of a run as a Hugging Face folder: the shared one, or clients' own."""
+    from fednlp.cli.console import Console
+    from fednlp.inference import export as exporting
+
+    if every and (client is not None or own_model):
+        raise ConfigError(f"--{'own' if own_model else 'client'} and --all do not go together: leave one out")
+    from fednlp.deployment.operate.homes import used_folder
+
+    run = used_folder(run)
+    with Console(again="type the command again") as console:
+        made = (
+            exporting.export_clients(run, out, limit, console.log, task)
+            if every
+            else [exporting.export(run, out, client, task, own_model)]
+        )
+        for folder in made:
+            console.log(f"written {folder}")

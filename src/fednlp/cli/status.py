@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from fednlp.deployment.operate.overview import Overview
+    from fednlp.deployment.operate.feed import Overview
     from fednlp.deployment.server.status import Status
 
 _LAST_ROUNDS, _MOST_SITES, _MOST_NAMES = 5, 25, 6
@@ -33,7 +33,7 @@ def status(
     from rich.table import Table
 
     from fednlp.cli.tables import plain_console, show
-    from fednlp.deployment.operate.overview import Overview
+    from fednlp.deployment.operate.feed import Overview
 
     found = Overview(run)
     if as_json:

@@ -21,7 +21,7 @@ _LABELLED = "labelled"
 _BYTES = "bytes_labelling"
 PARTS = ("training", "labelling", "sending")
 """The parts of a round's time and energy: ``seconds_training``, ``joules_training`` and so on."""
-SIMULATED = (_SECONDS, _JOULES, *(f"{unit}_{part}" for unit in ("seconds", "joules") for part in PARTS))
+_SIMULATED = (_SECONDS, _JOULES, *(f"{unit}_{part}" for unit in ("seconds", "joules") for part in PARTS))
 """Keys of a round's simulated time and energy, and of their parts."""
 
 
@@ -93,14 +93,14 @@ def _once(cost: ClientCost, model: CostModel) -> tuple[float, float]:
     return cost.first_trained * first, labelling
 
 
-def client_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, float]:
+def _client_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, float]:
     """Return the seconds of a client's training, labelling and sending in a round; latency counts as sending.
 
     Args:
         model: The cost model of its device.
 
     >>> device = CostModel(bandwidth_up=10, training=2.0, inference=1.0, first_pass=0.5, embedding=0.25)
-    >>> client_parts(ClientCost(bytes_up=90, examples=3, labelled=4, first_labelled=4, embedded=8), device)
+    >>> _client_parts(ClientCost(bytes_up=90, examples=3, labelled=4, first_labelled=4, embedded=8), device)
     (6.0, 8.0, 9.0)
     """
     training, labelling = _once(cost, model)
@@ -117,7 +117,7 @@ def _joules(cost: ClientCost, model: CostModel) -> float:
 
 def _joules_parts(cost: ClientCost, model: CostModel) -> tuple[float, float, float]:
     """Return the energy of a client's training, labelling and sending in joules; latency draws none."""
-    training, labelling, sending = client_parts(cost, model)
+    training, labelling, sending = _client_parts(cost, model)
     computing, radio = model.watts_computing or 0.0, model.watts_sending or 0.0
     return computing * training, computing * labelling, radio * (sending - (model.latency or 0.0))
 
@@ -175,7 +175,7 @@ def round_line(costs: Mapping[int, ClientCost], fleet: Fleet | None = None) -> d
 def _slowest_parts(costs: Mapping[int, ClientCost], fleet: Fleet) -> tuple[float, float, float]:
     """Return the seconds of training, labelling and sending of the slowest client; zeros without clients."""
     slowest = max(costs, key=lambda client: _seconds(costs[client], fleet, client), default=None)
-    return (0.0, 0.0, 0.0) if slowest is None else client_parts(costs[slowest], fleet.of(slowest))
+    return (0.0, 0.0, 0.0) if slowest is None else _client_parts(costs[slowest], fleet.of(slowest))
 
 
 def totals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def totals(lines: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         for key in (*COUNTED, _LABELLED, _BYTES)
         if any(key in line for line in lines)
     }
-    for key in SIMULATED:
+    for key in _SIMULATED:
         known = [line[key] for line in lines if key in line]
         if known:
             whole[key] = round(math.fsum(known), 6)

@@ -15,7 +15,7 @@ from fednlp.partition.draws import largest_remainder
 from fednlp.partition.index import FloatArray, IntArray
 from fednlp.seeds import generator
 
-DeviceMix = Mapping[str, float]
+_DeviceMix = Mapping[str, float]
 """Shares of the clients by device: a profile's name or path. They are above 0 and sum to 1."""
 
 _TOLERANCE = 1e-6
@@ -68,7 +68,7 @@ def uniform_fleet(model: CostModel, num_clients: int) -> Fleet:
 def make_fleet(
     bandwidth_up: float | None,
     bandwidth_down: float | None,
-    device: str | DeviceMix | None,
+    device: str | _DeviceMix | None,
     *,
     model: str,
     parameters: int,
@@ -125,7 +125,7 @@ def assign_kinds(shares: ArrayLike, num_clients: int, seed: int) -> IntArray:
     return generator(seed, "devices").permutation(kinds)
 
 
-def check_mix(mix: DeviceMix) -> None:
+def check_mix(mix: _DeviceMix) -> None:
     """Check that shares are above 0 and sum to 1 within a millionth.
 
     Raises:

@@ -12,7 +12,7 @@ ALLOCATOR_OVERHEAD = 1.5
 It keeps freed blocks of up to 32 MB, and the gaps between used blocks do not fit later ones.
 """
 
-CHECKPOINTING_OVERHEAD = 3.0
+_CHECKPOINTING_OVERHEAD = 3.0
 """The same with gradient checkpointing: what is kept of each layer lies between blocks that are soon freed."""
 
 _GIVEN_BACK = 32 * 2**20
@@ -166,7 +166,7 @@ def peak_memory(
     kept = depth.trained_layers * whole + depth.bias_layers * biases
     held_by_allocator = overhead
     if checkpointing and kept:
-        held_by_allocator = 1.0 if exact else CHECKPOINTING_OVERHEAD
+        held_by_allocator = 1.0 if exact else _CHECKPOINTING_OVERHEAD
         inputs = (depth.trained_layers + depth.bias_layers) * _NUMBER * tokens * shape.hidden
         kept = inputs + (whole if depth.trained_layers else biases)
     kept += 12 * logits

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.client import ClientFunction, average_model
-from fednlp.federated.cohort import Sample, Selection, WeightFunction
+from fednlp.federated.cohort import Sample, Selection, WeightFunction, by_examples
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.schedules import RateSchedule
@@ -25,6 +25,20 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"\w[\w.-]{0,79}", re.ASCII)
 """Of a vector or a number."""
+
+
+class RoundOptions(TypedDict, total=False):
+    """What every method takes beside its own options, by name.
+
+    Attributes:
+        weight: A client's weight p_i, from its number of examples; that number where it is left out.
+        min_clients: A round in which fewer clients come through stops the run.
+        client_rate: The clients' learning rate over the rounds, as a factor.
+    """
+
+    weight: WeightFunction
+    min_clients: int
+    client_rate: RateSchedule
 
 
 @dataclass(frozen=True)
@@ -61,7 +75,7 @@ class Algorithm:
 
     name: str
     sample: Sample
-    weight: WeightFunction = float
+    weight: WeightFunction = by_examples
     client: ClientFunction = average_model
     uplink: Uplink = field(default_factory=Uplink)
     downlink: Downlink = field(default_factory=Downlink)

@@ -49,7 +49,7 @@ def rows_of_texts(trained: Trained, texts: Iterable[str], extra_columns: Mapping
             if not text.strip():
                 raise DataError(f"text {number} is empty: type some words")
             _require_utf8(text, f"text {number}")
-            yield {"text": text}, row_of(name, text, extra_columns)
+            yield {"text": text}, _row_of(name, text, extra_columns)
         if not number:
             raise DataError("there is no text to predict: type one, pipe some in, or give a file with --in")
 
@@ -88,7 +88,7 @@ def rows_of_file(
             value = values.pop(first)
             if not value.strip() or value == "[]":
                 empty, where_first = empty + 1, where_first or where
-            yield record, row_of(name, value, values | given)
+            yield record, _row_of(name, value, values | given)
         if empty:
             warn(
                 f"warning: {plural(empty, 'row')} without a text, the first is {where_first}: its prediction "
@@ -156,12 +156,12 @@ def _columns(
     return found
 
 
-def row_of(task: str, text: str, extra_columns: Mapping[str, str]) -> Row:
+def _row_of(task: str, text: str, extra_columns: Mapping[str, str]) -> Row:
     """Return the row of a text whose target is not known.
 
     Raises:
         DataError: A column is missing, or is not supported by the task.
-    >>> row_of("token-classification", "Angela Merkel spoke", {})
+    >>> _row_of("token-classification", "Angela Merkel spoke", {})
     {'words': '["Angela", "Merkel", "spoke"]', 'tags': '["O", "O", "O"]'}
     """
     schema, first, allowed = _schema(task), _first(task), _further(task)

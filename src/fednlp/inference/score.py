@@ -1,10 +1,12 @@
 """Score the model of a run on other data: in all, label by label, and row by row in a file."""
 
 import json
+import shlex
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import islice
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +18,13 @@ from fednlp.data import CATALOGUE, TextData, load_data
 from fednlp.data.columns import LISTS, MissingColumns
 from fednlp.data.features import row_batches, write_features
 from fednlp.data.files import suffix_of
+from fednlp.data.profiling.statistics import count_labels
 from fednlp.data.readers.csv_files import DELIMITERS
 from fednlp.data.records import check_table, is_json, table_writer
 from fednlp.data.textdata import Split
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
 from fednlp.formulations import TASKS, formulation_of
-from fednlp.inference.known_labels import unknown_labels, warning
 from fednlp.inference.model import OnProgress, Trained, open_trained
 from fednlp.inference.predict import PREDICTION, check_free, readable, text_of
 from fednlp.simulation.components import open_data
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _ADDED = ("example", PREDICTION, "probability")
+_MOST_NAMES = 5
+_LONGEST_NAME = 40
 _OWN_COLUMNS = "name the file's own with --text, --label or --column"
 
 
@@ -95,7 +99,6 @@ def evaluate_run(
         FednlpError: The data or the model cannot be loaded, or the file cannot be written; the message says why.
     """
     out = None if out is None else Path(out)
-    out = None if out is None else Path(out)
     if out is not None:
         check_table(out)
     trained = open_trained(folder, client, task, device, own)
@@ -118,7 +121,7 @@ def evaluate_run(
         split: Split = "test" if path is None else "train"
         unknown = unknown_labels(data, split, trained.task.labels)  # type: ignore[attr-defined]
         if unknown:
-            log(warning(unknown, data.schema.kind == "tags"))
+            log(_warning(unknown, data.schema.kind == "tags"))
     scores, predictions, probabilities = _scored(trained, table, columns, on_progress, likely=out is not None)
     scores = replace(scores, unknown=unknown)
     if out is not None:
@@ -255,3 +258,69 @@ def _lines(
 
 def _parsed(value: str | None) -> Any:
     return None if value is None else json.loads(value)
+
+
+def unknown_labels(data: TextData, split: Split, known: Collection[str]) -> dict[str, int]:
+    """Count the examples with labels that a model does not know; of tags the words.
+
+    Args:
+        split: The part of it that is scored.
+        known: The labels of the model.
+
+    Raises:
+        DataError: There are labels, and the model knows none of them. The tag ``O`` alone, which marks no span, does
+            not count as known.
+    """
+    counts = zip(data.label_names, count_labels(data)[split].tolist(), strict=True)
+    found = {name: count for name, count in counts if count}
+    unknown = {name: count for name, count in found.items() if name not in known}
+    nothing = {"O"} if data.schema.kind == "tags" else set()
+    if unknown and not found.keys() - unknown.keys() - nothing:
+        table = data.train if split == "train" else data.test
+        raise DataError(
+            f"{data.source}: the model knows none of the labels there ({_shown(unknown)}), which are in the column "
+            f"{_own_column(data)!r}; it knows {_shown(known)}: {_remedy(data, table, known)}"
+        )
+    return unknown
+
+
+def _warning(unknown: Mapping[str, int], tags: bool) -> str:
+    """Return a warning about labels that the model does not know, with their effect on the scores.
+
+    Args:
+        unknown: How many rows, or words, have each of them.
+        tags: Whether they are tags of words.
+    """
+    count = sum(unknown.values())
+    if tags:
+        words = plural(count, "word")
+        return f"warning: {words} with a tag that the model does not know ({_shown(unknown)}): always wrong"
+    return (
+        f"warning: {plural(count, 'row')} with a label that the model does not know ({_shown(unknown)}): wrong in "
+        "accuracy, and left out of the other scores"
+    )
+
+
+def _shown(names: Collection[str]) -> str:
+    """Return a few names, each of bounded length, and how many more there are.
+
+    >>> _shown("abcdefg")
+    "'a', 'b', 'c', 'd', 'e' and 2 more"
+    """
+    cut = (one if len(one) <= _LONGEST_NAME else f"{one[:_LONGEST_NAME]}..." for one in names)
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(map(repr, islice(cut, _MOST_NAMES))) + more
+
+
+def _own_column(data: TextData) -> str:
+    return data.columns["tags" if data.schema.kind == "tags" else "label"]
+
+
+def _remedy(data: TextData, table: "pa.Table", known: Collection[str]) -> str:
+    """Return what to type: the column that holds nothing but labels that the model knows, if there is one."""
+    if data.schema.kind == "tags":
+        return "name the column of the tags with --column tags=COLUMN, or write them as the model does"
+    for column in table.column_names:
+        if set(table.column(column).unique().to_pylist()) <= set(known):
+            return f"they are in another column, so add --label {shlex.quote(column)}"
+    return "name the column of the labels with --label COLUMN, or write them as the model does"

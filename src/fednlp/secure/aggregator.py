@@ -21,7 +21,6 @@ from fednlp.federated.params import Layout
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sums import FRACTION_BITS, ExactSum
 from fednlp.federated.upload import Residues
-from fednlp.secure.digits import num_digits
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.round import SecureRound
@@ -61,7 +60,7 @@ class SecureMean(MaskedSum):
     @property
     def masked_extra(self) -> int:
         """How many residues a masked update has between the update and its weight."""
-        return len(REPORTS) * num_digits(self.params.encoding, REPORT_BITS) if self.sum_reports else 0
+        return len(REPORTS) * self.params.encoding.num_digits(REPORT_BITS) if self.sum_reports else 0
 
     def open(self, plan: RoundPlan, layout: Layout) -> Collection:
         """Begin a round: keys are exchanged and secrets shared."""

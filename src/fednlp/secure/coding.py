@@ -15,10 +15,10 @@ from fednlp.errors import SecureAbort
 from fednlp.secure.field import PRIME, Residues, combine_rows, lagrange
 
 
-def source_points(clients: int, pieces: int) -> range:
+def _source_points(clients: int, pieces: int) -> range:
     """Return the points that the pieces lie at: behind those of the clients.
 
-    >>> source_points(clients=4, pieces=3)
+    >>> _source_points(clients=4, pieces=3)
     range(5, 8)
     """
     return range(clients + 1, clients + pieces + 1)
@@ -96,7 +96,7 @@ def _sources(clients: int, pieces: int, p: int) -> range:
         raise SecureAbort(
             f"{clients} clients and {pieces} pieces need a modulus of {clients + pieces} or more"
         )
-    return source_points(clients, pieces)
+    return _source_points(clients, pieces)
 
 
 def _checked(points: Sequence[int], clients: int) -> Sequence[int]:

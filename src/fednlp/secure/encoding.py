@@ -10,12 +10,16 @@ sum over n clients stays within n S <= (M-1)/2: every sum can be told from every
 all included. Ranges that would not hold it are refused when they are made. Weights that are whole numbers and
 units of at most S are summed without any rounding.
 
+Whole numbers that are to be summed exactly, however large they are, become digits, all of a number's sign, to the base
+S, which sums have room for. The server learns the sum of each digit and no client's.
+
 Source: K. Bonawitz, F. Salehi, J. Konecny, B. McMahan, M. Gruteser, "Federated Learning with Autotuned
 Communication-Efficient Secure Aggregation", 2019 (clip, quantise, sum in a group); stochastic rounding as in
 A. T. Suresh et al., "Distributed Mean Estimation with Limited Communication", ICML 2017.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -158,34 +162,68 @@ class Encoding:
         Raises:
             SecureAbort: The numbers cannot be a sum of that many vectors, or their weights sum to nothing.
         """
-        if not 1 <= survivors <= self.clients or len(total) < 1:
-            raise SecureAbort(f"a sum of {survivors} clients, where 1 to {self.clients} can take part")
-        bound = survivors * (self.top + self.noise_bound)
+        self._check_sum(total, survivors)
         size = len(total) - 1
         sums = np.empty(size, dtype=np.float64)
         for start in range(0, size, _CHUNK):
             stop = min(start + _CHUNK, size)
-            np.multiply(self._signed(total[start:stop], bound, survivors), self.step, out=sums[start:stop])
-        share = int(self._signed(total[size:], bound, survivors)[0])
+            np.multiply(self._signed(total[start:stop], survivors), self.step, out=sums[start:stop])
+        share = int(self._signed(total[size:], survivors)[0])
         if share <= 0:
             raise SecureAbort(
                 f"the weights of {survivors} clients sum to nothing: take more bits or a smaller largest weight"
             )
         return sums, share / self.top
 
-    def signed(self, residues: NDArray[np.uint32], survivors: int) -> NDArray[np.int64]:
-        """Return a sum of vectors, each within ``top`` before noise, as numbers around zero.
+    def num_digits(self, bits: int) -> int:
+        """Return how many digits a number within +-2^(bits-1) has.
+
+        >>> Encoding(1.0, 24, 1.0, 5, 2**32).num_digits(192)
+        9
+        """
+        return -(-(bits - 1) // (self.bits - 1))
+
+    def encode_numbers(self, numbers: Sequence[int], bits: int) -> NDArray[np.uint32]:
+        """Return whole numbers as residues, the digits of each from the last to the first.
 
         Args:
-            residues: Modulo ``modulus``.
-            survivors: How many vectors are in the sum.
+            numbers: Within +-2^(bits-1).
+            bits: Of a number, its sign included.
 
         Raises:
-            SecureAbort: The numbers cannot be a sum of that many vectors.
+            SecureAbort: A number is out of range. The message tells nothing of it.
+
+        >>> Encoding(1.0, 16, 1.0, 5, 2**32).encode_numbers([-(2**15) - 3], 32).tolist()
+        [4294967293, 4294967295, 0]
         """
-        if not 1 <= survivors <= self.clients:
+        if any(abs(number) >= 1 << (bits - 1) for number in numbers):
+            raise SecureAbort(f"a number that a client adds has more than {bits} bits")
+        width, places = self.bits - 1, range(self.num_digits(bits))
+        digits = [
+            (1 if number > 0 else -1) * (abs(number) >> width * place & self.top - 1)
+            for number in numbers
+            for place in places
+        ]
+        return (np.array(digits, dtype=np.int64) % self.modulus).astype(np.uint32)
+
+    def decode_numbers(self, total: NDArray[np.uint32], bits: int, survivors: int) -> list[int]:
+        """Return the sums of numbers from the sums of their digits, modulo ``modulus``.
+
+        Args:
+            bits: Of a number, its sign included.
+            survivors: How many clients' numbers are in the sum.
+
+        Raises:
+            SecureAbort: They cannot be sums over so many clients.
+        """
+        self._check_sum(total, survivors)
+        digits = self._signed(total, survivors).reshape(-1, self.num_digits(bits)).tolist()
+        width = self.bits - 1
+        return [sum(digit << width * place for place, digit in enumerate(number)) for number in digits]
+
+    def _check_sum(self, total: NDArray[np.uint32], survivors: int) -> None:
+        if not 1 <= survivors <= self.clients or len(total) < 1:
             raise SecureAbort(f"a sum of {survivors} clients, where 1 to {self.clients} can take part")
-        return self._signed(residues, survivors * (self.top + self.noise_bound), survivors)
 
     def _whole(
         self, values: NDArray[np.float32], scale: float, uniform: np.random.Generator | None
@@ -212,8 +250,9 @@ class Encoding:
         whole += (whole >> 63) & self.modulus  # the sign spread over all bits: the modulus where negative
         return whole
 
-    def _signed(self, residues: NDArray[np.uint32], bound: int, survivors: int) -> NDArray[np.int64]:
-        """Return residues as numbers around zero, none beyond ``bound``."""
+    def _signed(self, residues: NDArray[np.uint32], survivors: int) -> NDArray[np.int64]:
+        """Return a sum of vectors, each within ``top`` before noise, as numbers around zero."""
+        bound = survivors * (self.top + self.noise_bound)
         whole = residues.astype(np.int64)
         proper = not len(whole) or int(whole.max()) < self.modulus
         whole[whole > (self.modulus - 1) // 2] -= self.modulus

@@ -4,8 +4,12 @@ A message is a table whose arrays have a row for each client it speaks of. On th
 (1 byte), the number of rows (4 bytes, little-endian) and its arrays end to end, row by row. Lengths follow
 from kind and rows alone, so a message from a stranger is refused before anything is made of it. The top bit
 of the kind says whether rows carry signatures (malicious-server mode).
+
+The sealed pieces of LightSecAgg are as long as the model is large over U - T, and a client gets one from every other.
+So these rows may lie anywhere, in a mapped file say, and are never put together but to travel.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -26,7 +30,7 @@ _SIGNED = 0x80
 _MOST_ROWS = (1 << 32) - 1
 
 
-class ArrayField(NamedTuple):
+class _ArrayField(NamedTuple):
     """One array of a message: its name, its dtype on the wire, and the shape of a row."""
 
     name: str
@@ -39,11 +43,12 @@ class ArrayField(NamedTuple):
         return int(np.prod(self.shape, dtype=np.int64)) * np.dtype(self.dtype).itemsize
 
 
-_IDS = ArrayField("ids", "<u4")
-_SEAL_KEYS = ArrayField("seal_keys", "u1", (KEY_BYTES,))
-_MASK_KEYS = ArrayField("mask_keys", "u1", (KEY_BYTES,))
-_SEALED = ArrayField("sealed", "u1", (SEALED_BYTES,))
-_SIGNATURES = ArrayField("signatures", "u1", (SIGNATURE_BYTES,))
+_IDS = _ArrayField("ids", "<u4")
+_SEAL_KEYS = _ArrayField("seal_keys", "u1", (KEY_BYTES,))
+_MASK_KEYS = _ArrayField("mask_keys", "u1", (KEY_BYTES,))
+_SEALED = _ArrayField("sealed", "u1", (SEALED_BYTES,))
+_KEYS = _ArrayField("keys", "u1", (KEY_BYTES,))
+_SIGNATURES = _ArrayField("signatures", "u1", (SIGNATURE_BYTES,))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +60,7 @@ class Message:
     """
 
     code: ClassVar[int]
-    columns: ClassVar[tuple[ArrayField, ...]]
+    columns: ClassVar[tuple[_ArrayField, ...]]
     optional: ClassVar[bool] = False
     """Whether the last column may be None."""
     single: ClassVar[bool] = False
@@ -80,7 +85,7 @@ class Message:
         return self.optional and getattr(self, self.columns[-1].name) is not None
 
     @property
-    def present(self) -> tuple[ArrayField, ...]:
+    def present(self) -> tuple[_ArrayField, ...]:
         """The columns that this message has."""
         return self.columns if self.signed or not self.optional else self.columns[:-1]
 
@@ -214,34 +219,138 @@ class Revealed(Message):
     """
 
     code = 8
-    columns = (_IDS, ArrayField("kinds", "u1"), ArrayField("shares", "<u4", (LIMBS,)))
+    columns = (_IDS, _ArrayField("kinds", "u1"), _ArrayField("shares", "<u4", (LIMBS,)))
     ids: NDArray[np.uint32]
     kinds: NDArray[np.uint8]
     shares: NDArray[np.uint32]
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class AdvertiseSealKey(Message):
+    """Client to server: its public key.
+
+    Args:
+        keys: uint8 (1, 32).
+    """
+
+    code, single = 17, True
+    columns = (_KEYS,)
+    keys: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SealKeyRoster(Message):
+    """Server to client: who advertised which key, the receiver too.
+
+    Args:
+        ids: uint32 (clients,).
+        keys: uint8 (clients, 32).
+    """
+
+    code = 18
+    columns = (_IDS, _KEYS)
+    ids: NDArray[np.uint32]
+    keys: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class CodedSum(Message):
+    """Client to server: the sum of its coded pieces of the survivors' masks.
+
+    Args:
+        values: uint32 (elements of a piece,), residues.
+    """
+
+    code = 21
+    columns = (_ArrayField("values", "<u4"),)
+    values: NDArray[np.uint32]
+
+
+@dataclass(frozen=True, eq=False)
+class PieceMessage:
+    """Sealed coded pieces, all of one length.
+
+    Args:
+        ids: uint32 (peers,).
+        sealed: For each of them, uint8 (bytes of a sealed piece,).
+
+    Raises:
+        SecureAbort: There is not one row for each, or the rows are of several lengths or types.
+    """
+
+    code: ClassVar[int]
+    ids: NDArray[np.uint32]
+    sealed: Sequence[NDArray[np.uint8]]
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.ids.dtype != np.uint32 or self.ids.shape != (len(self.sealed),):
+            raise SecureAbort(f"{name} must have one client number, uint32, for each sealed piece")
+        if any(row.dtype != np.uint8 or row.shape != (self.width,) for row in self.sealed):
+            raise SecureAbort(f"the sealed pieces of {name} must be bytes, and all of one length")
+
+    @property
+    def width(self) -> int:
+        """Bytes of a sealed piece; 0 where there is none."""
+        return len(self.sealed[0]) if len(self.sealed) else 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(rows={len(self.sealed)})"
+
+
+class SealedPieces(PieceMessage):
+    """Client to server: a coded piece of its mask for each peer of the roster, which only the peer can open."""
+
+    code = 19
+
+
+class DeliveredPieces(PieceMessage):
+    """Server to client: the coded pieces that its peers sealed for it."""
+
+    code = 20
+
+
 M = TypeVar("M", bound=Message)
+P = TypeVar("P", bound=PieceMessage)
 
 
-def size(message: Message) -> int:
+def size(message: Message | PieceMessage) -> int:
     """Return the length of a message in bytes, without making them.
 
     >>> size(Survivors(np.arange(10, dtype=np.uint32)))
     45
+    >>> size(SealedPieces(np.array([4, 7], dtype=np.uint32), np.zeros((2, 100), dtype=np.uint8)))
+    213
     """
+    if isinstance(message, PieceMessage):
+        return HEADER_BYTES + len(message.sealed) * (_IDS.width + message.width)
     return HEADER_BYTES + message.rows * sum(column.width for column in message.present)
 
 
-def to_bytes(message: Message) -> bytes:
+def to_bytes(message: Message | PieceMessage) -> bytes:
     """Return a message as it travels.
 
     >>> to_bytes(Survivors(np.array([1, 258], dtype=np.uint32))).hex(" ")
     '05 02 00 00 00 01 00 00 00 02 01 00 00'
     """
-    kind = message.code | (_SIGNED if message.signed else 0)
-    arrays = (getattr(message, column.name).astype(column.dtype, copy=False) for column in message.present)
-    header = bytes([kind]) + message.rows.to_bytes(HEADER_BYTES - 1, "little")
-    return b"".join([header, *(array.tobytes() for array in arrays)])
+    return b"".join(parts(message))
+
+
+def parts(message: Message | PieceMessage) -> Iterator[bytes | memoryview]:
+    """Yield a message as it travels, piece by piece: sealed pieces need not lie in memory together."""
+    if isinstance(message, PieceMessage):
+        yield _header(message.code, len(message.sealed))
+        yield message.ids.astype(_IDS.dtype).tobytes()
+        for row in message.sealed:
+            yield np.ascontiguousarray(row).data
+        return
+    yield _header(message.code | (_SIGNED if message.signed else 0), message.rows)
+    for column in message.present:
+        yield getattr(message, column.name).astype(column.dtype, copy=False).tobytes()
+
+
+def _header(kind: int, rows: int) -> bytes:
+    return bytes([kind]) + rows.to_bytes(HEADER_BYTES - 1, "little")
 
 
 def from_bytes(data: bytes, kind: type[M], limit: int) -> M:
@@ -276,7 +385,33 @@ def from_bytes(data: bytes, kind: type[M], limit: int) -> M:
     return kind(**_read(data, rows, columns))
 
 
-def _read(data: bytes, rows: int, columns: tuple[ArrayField, ...]) -> dict[str, NDArray[Any]]:
+def pieces_from_bytes(data: bytes | memoryview, kind: type[P], limit: int, width: int) -> P:
+    """Return the sealed pieces that bytes hold, as read-only views of them.
+
+    Args:
+        data: What arrived, from anybody; may be mapped.
+        kind: :class:`SealedPieces` or :class:`DeliveredPieces`.
+        limit: The most rows it may have.
+        width: Bytes of a sealed piece.
+
+    Raises:
+        SecureAbort: It is of another kind or length, or has more rows than the limit.
+    """
+    name = kind.__name__
+    if len(data) < HEADER_BYTES or data[0] != kind.code:
+        raise SecureAbort(f"a message of another kind came where {name} ({kind.code}) was expected")
+    rows = int.from_bytes(data[1:HEADER_BYTES], "little")
+    due = HEADER_BYTES + rows * (_IDS.width + width)
+    if rows > limit or len(data) != due:
+        raise SecureAbort(
+            f"{name} has {rows} rows in {len(data)} bytes; at most {limit} are expected, these in {due}"
+        )
+    ids = np.frombuffer(data, _IDS.dtype, rows, HEADER_BYTES).astype(np.uint32)
+    rest = np.frombuffer(data, np.uint8)[HEADER_BYTES + ids.nbytes :]
+    return kind(ids, tuple(rest.reshape(rows, width)))
+
+
+def _read(data: bytes, rows: int, columns: tuple[_ArrayField, ...]) -> dict[str, NDArray[Any]]:
     arrays = {}
     offset = HEADER_BYTES
     for name, dtype, shape in columns:

@@ -7,7 +7,7 @@ from fednlp.secure.encoding import most_bits
 from fednlp.secure.field import PRIME
 from fednlp.secure.graph import FEWEST_CLIENTS, choose, count, fewest_in_sum, secagg_threshold
 
-MOST_BITS = 24
+_MOST_BITS = 24
 """Bits of an encoded element unless the experiment says otherwise: the precision of 32-bit floats."""
 
 
@@ -105,7 +105,7 @@ def _bits(configured: int | None, clients: int, spread: float, modulus: int) -> 
             f"secure.bits = {configured}: a sum over {clients} clients has room for {room} bits: lower it, or leave it "
             "out"
         )
-    return min(MOST_BITS, room) if configured is None else configured
+    return min(_MOST_BITS, room) if configured is None else configured
 
 
 def _secagg_threshold(clients: int, dropout: float, max_colluding: float, malicious_server: bool) -> int:

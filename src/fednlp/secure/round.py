@@ -2,7 +2,7 @@
 
 The protocol's messages are the session's (:mod:`fednlp.secure.session`). Masked updates are added up wherever they are
 made, and :class:`SecureRound` only counts them in. The masks that are left in their sum are taken out in slices, which
-several workers may share.
+several workers may share. :class:`NumberSum` is the sum of a few whole numbers, which is exact.
 """
 
 import time
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fednlp.errors import SecureAbort
 from fednlp.federated.sums import FRACTION_BITS, ExactSum
-from fednlp.secure.digits import numbers_of
 from fednlp.secure.masks import MaskSeeds, add_masks, masks_to_json
 from fednlp.secure.messages import HEADER_BYTES
 from fednlp.secure.params import SecAggParams
@@ -24,14 +23,14 @@ from fednlp.secure.session import PHASES, Channel, SecureSession, SessionFactory
 from fednlp.secure.upload import REPORT_BITS
 from fednlp.seeds import generator
 
-AddMasks = Callable[[int, int, MaskSeeds], None]
+_AddMasks = Callable[[int, int, MaskSeeds], None]
 """``add_masks(slices, length, seeds)``: have workers add masks to the sum, in so many slices of that length."""
 _SLICE = 1 << 20
 _CHUNK = 1 << 16
 
 
 @dataclass(frozen=True)
-class ClientTraffic:
+class _ClientTraffic:
     """What one client of the cohort cost in the protocol's messages, and what became of it.
 
     Attributes:
@@ -123,7 +122,7 @@ class SecureRound:
         self._masked_weights[client] = masked_weight
         self._masking_seconds += seconds
 
-    def finish(self, total: ExactSum, unmask: AddMasks) -> tuple[float, float]:
+    def finish(self, total: ExactSum, unmask: _AddMasks) -> tuple[float, float]:
         """Turn the sum of masked updates into the weighted sum of the updates.
 
         Args:
@@ -139,13 +138,13 @@ class SecureRound:
         with self._timed():
             return self._unmasked(total, unmask)
 
-    def traffic(self) -> dict[int, ClientTraffic]:
+    def traffic(self) -> dict[int, _ClientTraffic]:
         """Return what each client of the cohort cost so far, by the true lengths of all messages."""
         channel = self.session.channel
         found = {}
         for client in self.weights:
             uploaded = client in self._masked_weights
-            found[client] = ClientTraffic(
+            found[client] = _ClientTraffic(
                 bytes_up=channel.bytes_up[client] + (self.upload_bytes() if uploaded else 0),
                 bytes_down=channel.bytes_down[client],
                 got_model=client in self._asked or self.dropped_out.get(client) == "update",
@@ -183,7 +182,7 @@ class SecureRound:
         """Return the length of a masked update: residues of 4 bytes for its parameters, the reports and the weight."""
         return HEADER_BYTES + 4 * (self.parameters + self.extra + 1)
 
-    def _unmasked(self, total: ExactSum, unmask: AddMasks) -> tuple[float, float]:
+    def _unmasked(self, total: ExactSum, unmask: _AddMasks) -> tuple[float, float]:
         arrived = len(self._masked_weights)
         if not arrived:
             raise SecureAbort("no update arrived")
@@ -204,7 +203,7 @@ class SecureRound:
         residues, reports = self._residues(total, behind, info.residues)
         sums, share = encoding.decode(residues, arrived)
         if self.extra:
-            self.reports = numbers_of(reports, encoding, REPORT_BITS, arrived)
+            self.reports = encoding.decode_numbers(reports, REPORT_BITS, arrived)
         storage = total.storage.numpy()
         for start in range(0, self.parameters, _CHUNK):
             storage[start : start + _CHUNK] = np.rint(sums[start : start + _CHUNK] * 2.0**FRACTION_BITS)
@@ -234,6 +233,86 @@ class SecureRound:
             yield
         finally:
             self._seconds += time.perf_counter() - begun
+
+
+class NumberSum:
+    """One secure sum of whole numbers: nothing is clipped, rounded or weighed, and the sum is exact.
+
+    :meth:`begin` comes first, :meth:`add` once for each client that answers, and :meth:`finish` last.
+
+    Args:
+        params: The numbers of the protocol.
+        round_number: The round.
+        numbers: How many numbers each client adds.
+        bits: Of a number at most.
+        sessions: Opens the session: with all parties in this process, or with the clients elsewhere.
+
+    Attributes:
+        arrived: The clients whose numbers were added.
+    """
+
+    def __init__(
+        self,
+        params: SecAggParams,
+        clients: Sequence[int],
+        round_number: int,
+        numbers: int,
+        bits: int,
+        sessions: SessionFactory = open_session,
+    ) -> None:
+        self.encoding, self.bits = params.encoding, bits
+        self.length = numbers * params.encoding.num_digits(bits)
+        self.channel = Channel({})
+        self.session = sessions(params, clients, self.channel, round_number, self.length)
+        self._total = np.zeros(self.length, dtype=np.int64)
+        self.arrived: list[int] = []
+
+    def begin(self) -> dict[int, dict[str, Any]]:
+        """Go through all phases before the upload.
+
+        Returns:
+            For each client that is still there, how it masks its numbers, as JSON values.
+
+        Raises:
+            SecureAbort: Too few clients are left.
+        """
+        encoding = asdict(self.encoding)
+        return {
+            client: {"encoding": encoding, "seeds": seeds} for client, seeds in self.session.setup().items()
+        }
+
+    def add(self, client: int, residues: Sequence[int]) -> None:
+        """Add a client's masked numbers.
+
+        Raises:
+            SecureAbort: They are no such residues; nothing was added.
+        """
+        fits = len(residues) == self.length and all(0 <= one < self.encoding.modulus for one in residues)
+        if not fits:
+            raise SecureAbort(f"client {client} sent no {self.length} residues")
+        self._total += np.array(residues, dtype=np.int64)
+        self.arrived.append(client)
+
+    @property
+    def bytes(self) -> int:
+        """The length of all messages so far, the masked numbers included, of 4 bytes a residue."""
+        channel = self.channel
+        messages = sum(channel.bytes_up.values()) + sum(channel.bytes_down.values())
+        return messages + len(self.arrived) * (HEADER_BYTES + 4 * self.length)
+
+    def finish(self) -> list[int]:
+        """Return the sums.
+
+        Raises:
+            SecureAbort: Too few clients answered, or the unmasked numbers are no sums over them.
+        """
+        if not self.arrived:
+            raise SecureAbort("no client answered")
+        info, modulus = self.session.unmask(list(self.arrived)), self.encoding.modulus
+        total = self._total - (0 if info.residues is None else info.residues.astype(np.int64))
+        residues = (total % modulus).astype(np.uint32)
+        add_masks(residues, info.masks)
+        return self.encoding.decode_numbers(residues, self.bits, len(self.arrived))
 
 
 def _simulated_dropouts(params: SecAggParams, round_number: int, clients: list[int]) -> dict[int, str]:

@@ -14,16 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fednlp.errors import RunError, SecureAbort
-from fednlp.secure import lightsecagg, secagg
 from fednlp.secure.keys import SigningKey
-from fednlp.secure.lightsecagg_messages import DeliveredPieces, SealedPieces, size
-from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
+from fednlp.secure.lightsecagg import (
+    LIGHTSECAGG,
+    LightSecAggClient,
+    LightSecAggRoundSpec,
+    LightSecAggServer,
+    lightsecagg_spec,
+)
 from fednlp.secure.masks import Mask, MaskSeeds, masks_to_json
-from fednlp.secure.messages import DeliveredShares
+from fednlp.secure.messages import SealedPieces, size
 from fednlp.secure.params import SecAggParams
-from fednlp.secure.secagg_rules import SecAggRoundSpec
-from fednlp.secure.specs import LIGHTSECAGG, lightsecagg_spec, secagg_spec
+from fednlp.secure.secagg import SecAggClient, SecAggRoundSpec, SecAggServer, secagg_spec
 
+RoundSpec = SecAggRoundSpec | LightSecAggRoundSpec
 PHASES = ("keys", "shares", "update", "answer")
 """What a client that drops out no longer does: advertise keys, share secrets, upload its masked update, answer."""
 
@@ -102,6 +106,22 @@ SessionFactory = Callable[[SecAggParams, Sequence[int], Channel, int, int], Secu
 """(numbers of the run, cohort, channel, round, elements of a masked vector) -> a fresh session of the protocol."""
 
 
+def round_spec(params: SecAggParams, clients: Sequence[int], round_number: int, length: int) -> RoundSpec:
+    """Return a round of the run's protocol: the same for whoever knows the cohort and the numbers.
+
+    Args:
+        params: The numbers of the run.
+        round_number: The round, never twice in a run.
+        length: Elements of a masked vector, the weight included.
+
+    Raises:
+        SecureAbort: The cohort does not go with the numbers.
+    """
+    if params.plan.protocol == LIGHTSECAGG:
+        return lightsecagg_spec(params, clients, round_number, length)
+    return secagg_spec(params, clients, round_number)
+
+
 def open_session(
     params: SecAggParams, clients: Sequence[int], channel: Channel, round_number: int, length: int
 ) -> SecureSession:
@@ -112,28 +132,20 @@ def open_session(
         round_number: The round, never twice in a run.
         length: Elements of a masked vector, the weight included.
     """
-    if params.plan.protocol == LIGHTSECAGG:
-        return LightSecAggSession(lightsecagg_spec(params, clients, round_number, length), channel)
-    return SecAggSession(secagg_spec(params, clients, round_number), channel)
+    spec = round_spec(params, clients, round_number, length)
+    return (
+        _LightSecAggSession(spec, channel)
+        if isinstance(spec, LightSecAggRoundSpec)
+        else _SecAggSession(spec, channel)
+    )
 
 
-class SecAggSession:
-    """SecAgg and SecAgg+.
+class _LocalSession:
+    """All parties of one round, whichever the protocol is: the phases before the upload."""
 
-    Args:
-        spec: The round.
-    """
-
-    def __init__(self, spec: SecAggRoundSpec, channel: Channel) -> None:
-        self.channel = channel
-        signing = {client: SigningKey.new() for client in spec.ids} if spec.malicious_server else {}
-        identities = {client: key.public for client, key in signing.items()}
-        self.clients = {
-            client: secagg.SecAggClient(spec.client_spec(client), signing.get(client), identities)
-            for client in spec.ids
-        }
-        self.server = secagg.SecAggServer(spec)
-        self._malicious_server = spec.malicious_server
+    channel: Channel
+    clients: Mapping[int, Any]
+    server: Any
 
     def setup(self) -> dict[int, MaskSeeds]:
         """Advertise keys and share secrets."""
@@ -141,13 +153,31 @@ class SecAggSession:
         keys = channel.to_server(_each(channel.present(clients, "keys"), lambda c: clients[c].advertise()))
         rosters = channel.to_clients(self.server.roster(keys))
         sharing = channel.present(rosters, "shares")
-        shared = channel.to_server(_each(sharing, lambda c: clients[c].share(rosters[c])))
+        shared = channel.to_server(_each(sharing, lambda c: self._shared(c, rosters[c])))
         delivered = channel.to_clients(self.server.deliver(shared))
-        return _each(delivered, lambda client: self._masks(client, delivered[client]))
+        return _each(delivered, lambda c: self._masks(c, delivered[c]))
 
-    def _masks(self, client: int, delivered: DeliveredShares) -> MaskSeeds:
+    def _shared(self, client: int, roster: Any) -> Any:
+        return self.clients[client].share(roster)
+
+    def _masks(self, client: int, delivered: Any) -> MaskSeeds:
         self.clients[client].receive(delivered)
         return masks_to_json(self.clients[client].masks())
+
+
+class _SecAggSession(_LocalSession):
+    """SecAgg and SecAgg+."""
+
+    def __init__(self, spec: SecAggRoundSpec, channel: Channel) -> None:
+        self.channel = channel
+        signing = {client: SigningKey.new() for client in spec.ids} if spec.malicious_server else {}
+        identities = {client: key.public for client, key in signing.items()}
+        self.clients = {
+            client: SecAggClient(spec.client_spec(client), signing.get(client), identities)
+            for client in spec.ids
+        }
+        self.server = SecAggServer(spec)
+        self._malicious_server = spec.malicious_server
 
     def unmask(self, uploaded: Sequence[int]) -> UnmaskingInfo:
         """Reveal the secrets of the masks that are left in the sum."""
@@ -160,31 +190,16 @@ class SecAggSession:
         return UnmaskingInfo(self.server.unmask(revealed))
 
 
-class LightSecAggSession:
-    """LightSecAgg.
-
-    Args:
-        spec: The round.
-    """
+class _LightSecAggSession(_LocalSession):
+    """LightSecAgg; the N^2 sealed pieces lie in a file until the clients answer."""
 
     def __init__(self, spec: LightSecAggRoundSpec, channel: Channel) -> None:
         self.channel = channel
-        self.clients = {client: lightsecagg.LightSecAggClient(spec, client) for client in spec.ids}
-        self.server = lightsecagg.LightSecAggServer(spec)
+        self.clients = {client: LightSecAggClient(spec, client) for client in spec.ids}
+        self.server = LightSecAggServer(spec)
 
-    def setup(self) -> dict[int, MaskSeeds]:
-        """Advertise keys and share coded masks; the N^2 sealed pieces lie in a file meanwhile."""
-        clients, channel = self.clients, self.channel
-        keys = channel.to_server(_each(channel.present(clients, "keys"), lambda c: clients[c].advertise()))
-        rosters = channel.to_clients(self.server.roster(keys))
-        sharing = channel.present(rosters, "shares")
-        shared = channel.to_server(_each(sharing, lambda c: _to_file(clients[c].share(rosters[c]))))
-        delivered = channel.to_clients(self.server.deliver(shared))
-        return _each(delivered, lambda client: self._masks(client, delivered[client]))
-
-    def _masks(self, client: int, delivered: DeliveredPieces) -> MaskSeeds:
-        self.clients[client].receive(delivered)
-        return masks_to_json(self.clients[client].masks())
+    def _shared(self, client: int, roster: Any) -> SealedPieces:
+        return _to_file(super()._shared(client, roster))
 
     def unmask(self, uploaded: Sequence[int]) -> UnmaskingInfo:
         """Recover the sum of the survivors' masks."""

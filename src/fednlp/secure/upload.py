@@ -1,7 +1,7 @@
 """A client's update on its way into a secure sum: clipped, rounded and masked; and the masks that are left in it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from torch import Tensor
 from fednlp.errors import SecureAbort
 from fednlp.federated.transforms import Clip, RngKey
 from fednlp.privacy.noise import discrete_gaussian
-from fednlp.secure.digits import digits_of
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.field import PRIME, add
 from fednlp.secure.masks import Mask, MaskSeeds, add_masks, field_mask, masks_from_json
@@ -25,7 +24,7 @@ REPORT_BITS = 128
 
 
 @dataclass(frozen=True)
-class MaskedUpdate:
+class _MaskedUpdate:
     """An update as the server gets it.
 
     Attributes:
@@ -40,7 +39,7 @@ class MaskedUpdate:
 
 def mask_update(
     update: Tensor, masking: dict[str, Any], key: RngKey, reported: Sequence[int] = ()
-) -> MaskedUpdate:
+) -> _MaskedUpdate:
     """Return a client's update clipped, rounded and masked.
 
     Args:
@@ -69,9 +68,22 @@ def mask_update(
         noise[-1] = 0  # under differential privacy all clients weigh the same
     residues = encoding.encode(update.numpy(), masking["weight"], rounding, noise)
     if masking.get("reports"):
-        residues = np.insert(residues, len(residues) - 1, digits_of(reported, encoding, REPORT_BITS))
+        residues = np.insert(residues, len(residues) - 1, encoding.encode_numbers(reported, REPORT_BITS))
     add_own_masks(residues, masks_from_json(masking["seeds"]), encoding.modulus)
-    return MaskedUpdate(residues, time.perf_counter() - begun)
+    return _MaskedUpdate(residues, time.perf_counter() - begun)
+
+
+def masked_numbers(numbers: Sequence[int], bits: int, masking: Mapping[str, Any]) -> NDArray[np.uint32]:
+    """Return a client's whole numbers as masked residues: nothing is clipped, rounded or weighed.
+
+    Args:
+        bits: Of a number at most.
+        masking: As :meth:`~fednlp.secure.round.NumberSum.begin` returns it.
+    """
+    encoding = Encoding(**masking["encoding"])
+    residues = encoding.encode_numbers(numbers, bits)
+    add_own_masks(residues, masks_from_json(masking["seeds"]), encoding.modulus)
+    return residues
 
 
 def add_own_noise(

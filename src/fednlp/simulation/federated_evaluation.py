@@ -146,7 +146,7 @@ def _plain(context: RunContext, clients: Sequence[int], length: int) -> _Found:
 
 def _masked(context: RunContext, clients: Sequence[int], length: int) -> _Found:
     """Return the sums by the protocol of ``[secure]``."""
-    from fednlp.secure.number_sum import NumberSum
+    from fednlp.secure.round import NumberSum
     from fednlp.secure.session import open_session
 
     params = sums_params(context.experiment, len(clients), length)

@@ -21,8 +21,8 @@ from fednlp import ServerOptimizer, config, fedavg, fedbuff, federate
 from fednlp.costs import client_seconds, local_examples, make_fleet
 from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithms.fedbuff import Flush, FlushSchedule
 from fednlp.federated.cohort import Cohort, Population, equally
-from fednlp.federated.flushes import Flush, FlushSchedule
 from fednlp.federated.round import RoundReport
 from fednlp.partition import Partition
 from fednlp.reports.describe import describe_method

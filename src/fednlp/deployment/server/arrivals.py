@@ -13,18 +13,24 @@ from pathlib import Path
 
 from fednlp.deployment.server.publishing import Offer
 from fednlp.deployment.server.site_engine import SiteEngine
+from fednlp.deployment.server.waiting import LOOK, Patience, Reminders
 from fednlp.deployment.session.call_ids import round_of
 from fednlp.deployment.session.hub import StoredReply
 from fednlp.deployment.session.site_kinds import call_id
-from fednlp.deployment.session.waiting import LOOK, Patience, Reminders
 from fednlp.disk import sync_folder, writing
 from fednlp.errors import RunError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.algorithms.fedbuff import FedBuffServer, FlushCohorts, on_schedule
+from fednlp.federated.algorithms.fedbuff import (
+    FedBuffServer,
+    Flush,
+    FlushCohorts,
+    FlushSchedule,
+    Places,
+    on_schedule,
+)
 from fednlp.federated.client import TrainRequest
 from fednlp.federated.cohort import Population
 from fednlp.federated.communication import broadcast
-from fednlp.federated.flushes import Flush, FlushSchedule, Places
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.state import State
 from fednlp.federated.transforms import RngKey
@@ -77,7 +83,7 @@ class Events:
 
 
 class Arrivals:
-    """The flushes as they happen (a :class:`fednlp.federated.flushes.Schedule`).
+    """The flushes as they happen (a :class:`fednlp.federated.algorithms.fedbuff.Schedule`).
 
     Args:
         sites: Where the clients are.

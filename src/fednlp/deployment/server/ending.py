@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fednlp.deployment.server.gathering import Member, Members
-from fednlp.deployment.server.round_log import attempt_name
+from fednlp.deployment.session.call_ids import attempt_name
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.messages import CHUNK, Call, ObjectRef
 from fednlp.deployment.site.final_model import DECLINED, FinalModel

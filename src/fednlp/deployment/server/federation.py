@@ -26,11 +26,11 @@ from fednlp.deployment.server.publishing import Publisher
 from fednlp.deployment.server.run_directory import noise_secret
 from fednlp.deployment.server.secure_sums import Asking, SecureSessions
 from fednlp.deployment.server.site_engine import SiteEngine
+from fednlp.deployment.server.waiting import Patience
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.secure_messages import OF_TESTS
 from fednlp.deployment.session.setup import Again, Setup, model_files, sections_for_sites
-from fednlp.deployment.session.waiting import Patience
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.client import TrainRequest

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import numpy as np
 
-from fednlp.deployment.server.round_log import attempt_name
+from fednlp.deployment.server.waiting import LOOK, Reminders
+from fednlp.deployment.session.call_ids import attempt_name
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.messages import Call, ObjectRef
 from fednlp.deployment.session.setup import Again, Ready, Setup, read_ready, setup_attempt
-from fednlp.deployment.session.waiting import LOOK, Reminders
 from fednlp.errors import RunError
 from fednlp.partition import Partition
 from fednlp.simulation.components import Log

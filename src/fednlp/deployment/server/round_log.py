@@ -17,7 +17,7 @@ from fednlp.disk import write_durably
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
 
 
-class Decided(Stored):
+class _Decided(Stored):
     """The decisions about one round.
 
     Attributes:
@@ -44,13 +44,14 @@ class RoundLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._decided = (
-            read_stored(path, Decided, "it is no record of a round", "restore it from a backup") or Decided()
+            read_stored(path, _Decided, "it is no record of a round", "restore it from a backup")
+            or _Decided()
         )
 
-    def of(self, round_number: int) -> Decided:
+    def of(self, round_number: int) -> _Decided:
         """Return what is decided about a round."""
         known = self._decided
-        return known if known.round == round_number else Decided(round=round_number)
+        return known if known.round == round_number else _Decided(round=round_number)
 
     def close(self, round_number: int, clients: Iterable[int]) -> None:
         """Take note of the clients whose updates count; when this returns, it is on the disk."""
@@ -66,25 +67,6 @@ class RoundLog:
         """
         self._put(self.of(round_number), calls=dict(calls))
 
-    def _put(self, known: Decided, **changes: Any) -> None:
+    def _put(self, known: _Decided, **changes: Any) -> None:
         self._decided = known.model_copy(update=changes)
         write_durably(self.path, self._decided.model_dump_json().encode(), _REMEDY)
-
-
-def next_attempt(call_id: str) -> str:
-    """Return the number of the call that asks for the same once more.
-
-    >>> next_attempt("3.1.train"), next_attempt("3.1.train-2")
-    ('3.1.train-2', '3.1.train-3')
-    """
-    first, _, number = call_id.partition("-")
-    return attempt_name(first, int(number or 1) + 1)
-
-
-def attempt_name(name: str, attempt: int) -> str:
-    """Return the name of the calls of a further attempt.
-
-    >>> attempt_name("train", 1), attempt_name("train", 2)
-    ('train', 'train-2')
-    """
-    return name if attempt == 1 else f"{name}-{attempt}"

@@ -6,7 +6,7 @@ it, and no update but under its masks.
 
 A server that is killed goes on with the *same* session. It has no secrets, its messages are a function of those that
 arrived, those lie in the hub's inbox, and who was there in each step is on its disk before the next step's first call
-(:class:`Present`). So it says once more, word for word, what it had said, and sites answer once more what they had
+(:class:`_Present`). So it says once more, word for word, what it had said, and sites answer once more what they had
 answered. It never begins a second session for a round. With two sessions over the same updates, the second among other
 survivors, the difference of the two sums is the sum of the few clients in which they differ, which no threshold
 protects; and answers that arrived for the first session would count towards opening it after the second was opened.
@@ -20,23 +20,22 @@ from typing import Any
 
 import numpy as np
 
+from fednlp.deployment.server.waiting import Patience
 from fednlp.deployment.session.call_ids import client_of
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.messages import Call, ObjectRef
 from fednlp.deployment.session.secure_messages import BODY, Step, steps_of, to_json
-from fednlp.deployment.session.secure_terms import RoundSpec, spec_of, terms_of
-from fednlp.deployment.session.waiting import Patience
+from fednlp.deployment.session.secure_terms import spec_of, terms_of
 from fednlp.disk import write_durably, writing
 from fednlp.errors import FednlpError, SecureAbort, TooFewClients
 from fednlp.federated.client import ClientResult
 from fednlp.federated.upload import Residues, masked_tail
-from fednlp.secure.lightsecagg import LightSecAggServer
-from fednlp.secure.lightsecagg_messages import parts
-from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
+from fednlp.secure.lightsecagg import LightSecAggRoundSpec, LightSecAggServer
 from fednlp.secure.masks import MaskSeeds
+from fednlp.secure.messages import parts
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.secagg import SecAggServer
-from fednlp.secure.session import Channel, UnmaskingInfo
+from fednlp.secure.session import Channel, RoundSpec, UnmaskingInfo
 
 _REMEDY = "then start it again; nothing that was acknowledged is lost"
 _UPLOADED = "uploaded"
@@ -78,7 +77,7 @@ class Asking:
         return replies
 
 
-class Present:
+class _Present:
     """Which clients were there in each step of a round, on the disk.
 
     Args:
@@ -136,7 +135,7 @@ class SecureSessions:
             for old in self.folder.iterdir():
                 if old != path:
                     old.unlink()
-        arguments = self.asking, spec, terms.model_dump(), channel, Present(path), self.fewest, self.prefix
+        arguments = self.asking, spec, terms.model_dump(), channel, _Present(path), self.fewest, self.prefix
         return SecureSiteSession(*arguments)
 
 
@@ -158,7 +157,7 @@ class SecureSiteSession:
         spec: RoundSpec,
         terms: dict[str, Any],
         channel: Channel,
-        present: Present,
+        present: _Present,
         fewest: int,
         prefix: str = "",
     ) -> None:

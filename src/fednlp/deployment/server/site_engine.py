@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from fednlp.deployment.server.publishing import Offer, Publisher
-from fednlp.deployment.server.round_log import RoundLog, next_attempt
+from fednlp.deployment.server.round_log import RoundLog
 from fednlp.deployment.server.secure_sums import with_masked_weight
+from fednlp.deployment.server.waiting import Patience
+from fednlp.deployment.session.call_ids import next_attempt
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.messages import Call, printable
 from fednlp.deployment.session.objects import mapped_privately
 from fednlp.deployment.session.reply_checks import Reportable, least_loss, most_counts, require_own
 from fednlp.deployment.session.secure_terms import request_digest
 from fednlp.deployment.session.site_kinds import call_id
-from fednlp.deployment.session.waiting import Patience
 from fednlp.deployment.site.requests import SITE_KINDS
 from fednlp.errors import FednlpError, RunError
 from fednlp.federated.aggregators.base import Room

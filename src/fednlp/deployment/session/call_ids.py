@@ -1,4 +1,4 @@
-"""What the id of a call, ``round.client.name``, says: of which round and client it is, and what it is about."""
+"""What the id of a call, ``round.client.name``, says: of which round, client and attempt it is, and about what."""
 
 from fednlp.deployment.session.site_kinds import SITE_KINDS
 
@@ -20,6 +20,25 @@ def round_of(call_id: str) -> int:
 def client_of(call_id: str) -> int:
     """Return the client of a call."""
     return int(call_id.split(".")[1])
+
+
+def next_attempt(call_id: str) -> str:
+    """Return the number of the call that asks for the same once more.
+
+    >>> next_attempt("3.1.train"), next_attempt("3.1.train-2")
+    ('3.1.train-2', '3.1.train-3')
+    """
+    first, _, number = call_id.partition("-")
+    return attempt_name(first, int(number or 1) + 1)
+
+
+def attempt_name(name: str, attempt: int) -> str:
+    """Return the name of the calls of a further attempt.
+
+    >>> attempt_name("train", 1), attempt_name("train", 2)
+    ('train', 'train-2')
+    """
+    return name if attempt == 1 else f"{name}-{attempt}"
 
 
 def in_words(call_id: str) -> str:

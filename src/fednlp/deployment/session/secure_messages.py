@@ -9,29 +9,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fednlp.deployment.session.secure_terms import RoundSpec
 from fednlp.errors import SecureAbort
-from fednlp.secure.lightsecagg_messages import (
+from fednlp.secure.lightsecagg import LightSecAggRoundSpec
+from fednlp.secure.messages import (
+    HEADER_BYTES,
+    AdvertiseKeys,
     AdvertiseSealKey,
     CodedSum,
     DeliveredPieces,
+    DeliveredShares,
+    KeyRoster,
     PieceMessage,
+    Revealed,
     SealedPieces,
+    SealedShares,
     SealKeyRoster,
+    Survivors,
     from_bytes,
     pieces_from_bytes,
     to_bytes,
 )
-from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
-from fednlp.secure.messages import (
-    HEADER_BYTES,
-    AdvertiseKeys,
-    DeliveredShares,
-    KeyRoster,
-    Revealed,
-    SealedShares,
-    Survivors,
-)
+from fednlp.secure.session import RoundSpec
 
 BODY = "message"
 """The name of a message in a JSON object, and of an object that holds one."""
@@ -39,7 +37,7 @@ _ID_BYTES = 4
 
 
 @dataclass(frozen=True)
-class Form:
+class _Form:
     """How a kind of message travels, and how long it may be.
 
     Attributes:
@@ -101,8 +99,8 @@ class Step:
     """
 
     name: str
-    down: Form | None
-    up: Form | None
+    down: _Form | None
+    up: _Form | None
 
 
 KEYS, SHARES, DELIVER, REVEAL, ANSWER = "keys", "shares", "deliver", "reveal", "answer"
@@ -117,17 +115,17 @@ OF_TESTS = f"{TESTS}-"
 def steps_of(spec: RoundSpec) -> tuple[Step, Step, Step, Step]:
     """Return the four steps of a round: keys, shares, their delivery, and the last one, after the uploads."""
     n = len(spec.ids)
-    survivors = Form(Survivors, n)
+    survivors = _Form(Survivors, n)
     if isinstance(spec, LightSecAggRoundSpec):
         return (
-            Step(KEYS, None, Form(AdvertiseSealKey, 1)),
-            Step(SHARES, Form(SealKeyRoster, n), Form(SealedPieces, n, spec.sealed_bytes, large=True)),
-            Step(DELIVER, Form(DeliveredPieces, n, spec.sealed_bytes, large=True), None),
-            Step(ANSWER, survivors, Form(CodedSum, spec.piece, large=True)),
+            Step(KEYS, None, _Form(AdvertiseSealKey, 1)),
+            Step(SHARES, _Form(SealKeyRoster, n), _Form(SealedPieces, n, spec.sealed_bytes, large=True)),
+            Step(DELIVER, _Form(DeliveredPieces, n, spec.sealed_bytes, large=True), None),
+            Step(ANSWER, survivors, _Form(CodedSum, spec.piece, large=True)),
         )
     return (
-        Step(KEYS, None, Form(AdvertiseKeys, 1)),
-        Step(SHARES, Form(KeyRoster, n), Form(SealedShares, n)),
-        Step(DELIVER, Form(DeliveredShares, n), None),
-        Step(REVEAL, survivors, Form(Revealed, n)),
+        Step(KEYS, None, _Form(AdvertiseKeys, 1)),
+        Step(SHARES, _Form(KeyRoster, n), _Form(SealedShares, n)),
+        Step(DELIVER, _Form(DeliveredShares, n), None),
+        Step(REVEAL, survivors, _Form(Revealed, n)),
     )

@@ -10,12 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from fednlp.errors import RunError, SecureAbort
 from fednlp.secure.keys import RUN_BYTES
-from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
 from fednlp.secure.params import SecAggParams
-from fednlp.secure.secagg_rules import SecAggRoundSpec
-from fednlp.secure.specs import LIGHTSECAGG, lightsecagg_spec, secagg_spec
+from fednlp.secure.session import RoundSpec, round_spec
 
-RoundSpec = SecAggRoundSpec | LightSecAggRoundSpec
 MOST_ROUNDS = 10**9
 MOST_CLIENTS = 10_000
 """Clients of a cohort at most: what a step says of all of them has to fit in one frame."""
@@ -119,6 +116,4 @@ def spec_of(params: SecAggParams, terms: RoundTerms, run: str, length: int) -> R
     """
     agreed = json.dumps([run, terms.model_dump()], sort_keys=True).encode()
     bound = replace(params, run=sha256(agreed).digest()[:RUN_BYTES])
-    if params.plan.protocol == LIGHTSECAGG:
-        return lightsecagg_spec(bound, terms.cohort, terms.round, length)
-    return secagg_spec(bound, terms.cohort, terms.round)
+    return round_spec(bound, terms.cohort, terms.round, length)

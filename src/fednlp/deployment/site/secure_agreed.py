@@ -10,7 +10,6 @@ import numpy as np
 from fednlp.config import Experiment
 from fednlp.deployment.session.secure_messages import OF_TESTS
 from fednlp.deployment.session.secure_terms import (
-    RoundSpec,
     RoundTerms,
     spec_of,
     terms_of,
@@ -21,11 +20,11 @@ from fednlp.errors import ConfigError, SecureAbort
 from fednlp.federated.cohort import Population
 from fednlp.plugins import is_own
 from fednlp.secure.aggregator import SecureMean
-from fednlp.secure.digits import num_digits
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.messages import Survivors
 from fednlp.secure.params import SecAggParams
-from fednlp.secure.secagg_rules import SECAGG_PLUS
+from fednlp.secure.secagg import SECAGG_PLUS
+from fednlp.secure.session import RoundSpec
 from fednlp.simulation.configured_algorithm import build_algorithm
 from fednlp.simulation.federated_evaluation import sums_params
 from fednlp.simulation.protection import protect
@@ -181,7 +180,7 @@ class Agreed(AgreedTerms):
 
 
 @dataclass(frozen=True)
-class AgreedOnTests(AgreedTerms):
+class _AgreedOnTests(AgreedTerms):
     """What a site expects of the secure sums over the sites' tests.
 
     The server says which sites have tests. The numbers of the protocol follow from how many these are.
@@ -207,7 +206,7 @@ class AgreedOnTests(AgreedTerms):
 
     def length(self, params: SecAggParams) -> int:
         """Return the number of digits of all numbers."""
-        return self.added * num_digits(params.encoding, SUM_BITS)
+        return self.added * params.encoding.num_digits(SUM_BITS)
 
     def cohort(self, round_number: int) -> None:
         """Return nothing: which sites have tests is the server's to say."""
@@ -257,7 +256,7 @@ def agreed(
 
 def agreed_on_tests(
     experiment: Experiment, run: str, task: Task, *, own: int, clients: int, smallest: int
-) -> AgreedOnTests | None:
+) -> _AgreedOnTests | None:
     """Return what a site expects of the secure sums over the sites' tests; None where there are none.
 
     Args:
@@ -272,7 +271,7 @@ def agreed_on_tests(
     if not experiment.evaluation.federated or experiment.secure.protocol == "none":
         return None
     added = num_sums(require_summable(task))
-    return AgreedOnTests(OF_TESTS + run, own, clients, 1.0, 1.0, smallest, experiment, added)
+    return _AgreedOnTests(OF_TESTS + run, own, clients, 1.0, 1.0, smallest, experiment, added)
 
 
 def _require_same(what: str, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from fednlp.deployment.session.secure_terms import MOST_ROUNDS, RoundTerms
 from fednlp.disk import atomic, private_folder, sync_folder, write_private, writing
 from fednlp.errors import SecureAbort
 from fednlp.federated.upload import Residues
-from fednlp.secure.lightsecagg_rules import WORD
+from fednlp.secure.lightsecagg import WORD
 
 _REMEDY = "then run fednlp join again; no work is lost"
 _OVER, _STATE, _PIECE, _PIECES = "over.json", "session.json", "own-piece", "pieces"

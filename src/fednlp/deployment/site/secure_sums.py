@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fednlp.deployment.session.secure_messages import (
     BODY,
@@ -51,10 +52,9 @@ from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.upload import Trained, masked_tail, pack_masked
 from fednlp.privacy.noise import os_generator
 from fednlp.runtime import messages
-from fednlp.secure.lightsecagg import LightSecAggClient
-from fednlp.secure.lightsecagg_messages import parts
-from fednlp.secure.lightsecagg_rules import LightSecAggRoundSpec
-from fednlp.secure.messages import Survivors
+from fednlp.secure.encoding import Encoding
+from fednlp.secure.lightsecagg import LightSecAggClient, LightSecAggRoundSpec
+from fednlp.secure.messages import Survivors, parts
 from fednlp.secure.secagg import SecAggClient
 from fednlp.secure.upload import add_own_masks, add_own_noise
 from fednlp.training.requests.predict import ClientSums, ClientSumsRequest
@@ -117,26 +117,20 @@ class SecureSite:
         Raises:
             SecureAbort: The server asks for something else than the terms of the round say.
         """
-        session, said = self._before(request.round, _TRAIN, digest)
-        if said is not None:
-            return said
-        masking = request.masking or {}
-        encoding = self.agreed.encoding(session.terms, masking)
-        answer = work(replace(request, masking={**masking, "noise_std": 0.0}))
+        session, encoding = self._before(request, _TRAIN, digest)
+        if encoding is None:
+            return self.kept.said(session, _TRAIN)
+        answer = work(replace(request, masking={**(request.masking or {}), "noise_std": 0.0}))
         if answer.upload is None:
             return _json(answer.result), None
         residues = np.array(answer.upload.masked, dtype=np.uint32)
         if session.terms.noise_std:
             add_own_noise(residues, encoding, session.terms.noise_std, os_generator())
-        client = self._client(session)
-        add_own_masks(residues, client.masks(), encoding.modulus)
+        client = self._mask(session, residues, encoding)
         # The facts that came with the answer are of the residues before they were masked.
         facts = masked_tail(residues, len(residues) - 1, answer.result.facts["masking_seconds"])
         self.kept.write_body(session, _TRAIN, [pack_masked(residues)])
-        session.client = client.saved()
-        session.done[_TRAIN] = Done(asked="", answer=_json(replace(answer.result, facts=facts)), body=True)
-        self.kept.save(session)
-        return self.kept.said(session, _TRAIN)
+        return self._sent(session, _TRAIN, client, replace(answer.result, facts=facts), body=True)
 
     def add(
         self, request: ClientSumsRequest, digest: str, work: Callable[[ClientSumsRequest], ClientSums]
@@ -151,37 +145,50 @@ class SecureSite:
         Raises:
             SecureAbort: The server asks for something else than the terms of the round say.
         """
-        session, said = self._before(request.round, TESTS, digest)
-        if said is not None:
-            return said
-        encoding = self.agreed.encoding(session.terms, request.masking or {})
-        answer, client = work(request), self._client(session)
+        session, encoding = self._before(request, TESTS, digest)
+        if encoding is None:
+            return self.kept.said(session, TESTS)
+        answer = work(request)
         residues = np.array(answer.sums, dtype=np.uint32)
-        add_own_masks(residues, client.masks(), encoding.modulus)
-        session.client = client.saved()
-        session.done[TESTS] = Done(asked="", answer=_json(replace(answer, sums=residues.tolist())))
-        self.kept.save(session)
-        return self.kept.said(session, TESTS)
+        client = self._mask(session, residues, encoding)
+        return self._sent(session, TESTS, client, replace(answer, sums=residues.tolist()))
 
-    def _before(self, round_number: int, name: str, digest: str) -> tuple[Session, Answer | None]:
-        """Return a round's session, ready to mask a vector, and what was sent already; None for nothing.
+    def _before(
+        self, request: TrainRequest | ClientSumsRequest, name: str, digest: str
+    ) -> tuple[Session, Encoding | None]:
+        """Return a round's session, ready to mask a vector, and how to encode it; None where it was sent already.
 
         Raises:
             SecureAbort: The session is not that far, or was refused, or is about another model or request.
         """
-        session = self.kept.load(round_number)
+        session = self.kept.load(request.round)
         if name in session.done:
-            return session, self.kept.said(session, name)
+            return session, None
         if DELIVER not in session.done:
             raise SecureAbort(
-                f"the server asks for the update of round {round_number} before it delivers shares"
+                f"the server asks for the update of round {request.round} before it delivers shares"
             )
         if digest != session.terms.request:
             raise SecureAbort(
-                f"the server sent this site another model or request than the terms of round {round_number} say: the "
+                f"the server sent this site another model or request than the terms of round {request.round} say: the "
                 "sites were sent different models or requests"
             )
-        return session, None
+        return session, self.agreed.encoding(session.terms, request.masking or {})
+
+    def _mask(self, session: Session, residues: NDArray[np.uint32], encoding: Encoding) -> Any:
+        """Add the client's masks to its vector, in place; return its state machine."""
+        client = self._client(session)
+        add_own_masks(residues, client.masks(), encoding.modulus)
+        return client
+
+    def _sent(
+        self, session: Session, name: str, client: Any, answer: ClientResult | ClientSums, body: bool = False
+    ) -> Answer:
+        """Put on the disk that the masks were used, and for what, and return the answer."""
+        session.client = client.saved()
+        session.done[name] = Done(asked="", answer=_json(answer), body=body)
+        self.kept.save(session)
+        return self.kept.said(session, name)
 
     def over(self, round_number: int) -> None:
         """Remove all that is kept of the rounds before this one."""

@@ -3,8 +3,9 @@
 A file holds a function of the file's name, which returns an :class:`~fednlp.federated.algorithm.Algorithm`. Its
 parameters after ``clients_per_round`` are the method's options, with their types and defaults: they are the keys of
 ``[algorithm]``. Four names are the run's own and need not be taken: ``weight``, ``min_clients``, ``client_rate`` and
-``server``; a method that takes ``server`` by name has a server optimiser that ``[server]`` may set. ``@method`` gives
-the title, and what the method needs, breaks and refuses. A user's own method is the same, named ``"module:function"``.
+``server``. A method hands the first three on as ``**common``, :class:`~fednlp.federated.algorithm.RoundOptions`. One
+that takes ``server`` by name has a server optimiser that ``[server]`` may set. ``@method`` gives the title, and what
+the method needs, breaks and refuses. A user's own method is the same, named ``"module:function"``.
 """
 
 from __future__ import annotations

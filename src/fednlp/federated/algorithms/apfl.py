@@ -1,15 +1,14 @@
 """APFL: Deng, Kamani and Mahdavi 2020, "Adaptive Personalized Federated Learning"."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from pydantic import Field
 
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.server import ServerOptimizer
 
 if TYPE_CHECKING:
@@ -22,9 +21,7 @@ def apfl(
     alpha: Annotated[float, Field(ge=0, le=1)] = 0.5,
     *,
     server: ServerOptimizer = ServerOptimizer(),
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return APFL (Algorithm 1): FedAvg, and beside it models whose mixtures with it fit the clients.
 
@@ -32,21 +29,17 @@ def apfl(
         clients_per_round: The size of the cohort.
         alpha: The share of a client's own model v in its personal one, alpha v + (1 - alpha) w.
         server: The server optimiser of the global model.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     return Algorithm(
         "apfl",
         uniform_cohort(clients_per_round),
-        weight,
         client=apfl_client(alpha),
         server=server,
-        min_clients=min_clients,
         keeps=("own", "mixture"),
         personal_model="mixture",
-        client_rate=client_rate,
         local_trainings=2,
+        **common,
     )
 
 

@@ -1,15 +1,14 @@
 """Ditto: Li et al. 2021, "Ditto: Fair and Robust Federated Learning Through Personalization"."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from pydantic import Field
 
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.server import ServerOptimizer
 
 if TYPE_CHECKING:
@@ -25,9 +24,7 @@ def ditto(
     lam: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
     *,
     server: ServerOptimizer = ServerOptimizer(),
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return Ditto (Algorithm 1): FedAvg, and beside it a personal model of each client, held near the global one.
 
@@ -35,21 +32,17 @@ def ditto(
         clients_per_round: The size of the cohort.
         lam: The paper's lambda: a client's personal model v minimises F_i(v) + (lam/2)||v - x||^2.
         server: The server optimiser of the global model.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     return Algorithm(
         "ditto",
         uniform_cohort(clients_per_round),
-        weight,
         client=ditto_client(lam),
         server=server,
-        min_clients=min_clients,
         keeps=(PERSONAL,),
         personal_model=PERSONAL,
-        client_rate=client_rate,
         local_trainings=2,
+        **common,
     )
 
 

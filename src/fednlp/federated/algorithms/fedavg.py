@@ -1,31 +1,18 @@
 """FedAvg: McMahan et al. 2017, "Communication-Efficient Learning of Deep Networks from Decentralized Data"."""
 
-from fednlp.federated.algorithm import Algorithm
+from typing import Unpack
+
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 
 
 @method("FedAvg")
-def fedavg(
-    clients_per_round: int,
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
-) -> Algorithm:
+def fedavg(clients_per_round: int, **common: Unpack[RoundOptions]) -> Algorithm:
     """Return federated averaging (Algorithm 1): the server takes the weighted mean of the clients' models.
 
     Args:
         clients_per_round: The size of the cohort.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
-    return Algorithm(
-        "fedavg",
-        uniform_cohort(clients_per_round),
-        weight,
-        min_clients=min_clients,
-        client_rate=client_rate,
-    )
+    return Algorithm("fedavg", uniform_cohort(clients_per_round), **common)

@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from pydantic import Field
 
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.server import ServerUpdate
 
 if TYPE_CHECKING:
@@ -38,30 +37,23 @@ def _refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
 def feddyn(
     clients_per_round: int,
     alpha: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1,
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedDyn (Algorithm 1), whose fixed point is the optimum of all clients together.
 
     Args:
         clients_per_round: The size of the cohort.
         alpha: The strength of the dynamic regulariser.
-        weight: A client's weight, from its number of examples; :func:`~fednlp.federated.cohort.equally` in the
-            paper. |S|/m becomes the cohort's share of all clients' weight.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`. In the paper ``weight`` is
+            :func:`~fednlp.federated.cohort.equally`; |S|/m becomes the cohort's share of all clients' weight.
     """
     return Algorithm(
         "feddyn",
         uniform_cohort(clients_per_round),
-        weight,
         client=feddyn_client(alpha),
         keeps=("gradient",),
         server=FedDynServer(alpha),
-        min_clients=min_clients,
-        client_rate=client_rate,
+        **common,
     )
 
 

@@ -2,14 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from fednlp.errors import ConfigError
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import Local, Result
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
 
 if TYPE_CHECKING:
@@ -53,29 +52,22 @@ def refuses(options: Mapping[str, Any], experiment: Any) -> list[str]:
 def fednova(
     clients_per_round: int,
     server: ServerOptimizer = ServerOptimizer(),
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedNova: the mean of normalised updates, times the mean number of steps (section 5).
 
     Args:
         clients_per_round: The size of the cohort.
         server: The server optimiser; with SGD at learning rate 1 it is the paper's.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     return Algorithm(
         "fednova",
         uniform_cohort(clients_per_round),
-        weight,
         client=normalised_client,
         server=FedNovaServer(server),
-        min_clients=min_clients,
         reports=("tau",),
-        client_rate=client_rate,
+        **common,
     )
 
 

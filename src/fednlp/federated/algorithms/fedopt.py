@@ -1,13 +1,12 @@
 """FedOpt: Reddi et al. 2021, "Adaptive Federated Optimization"; and its names for one server optimiser each."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Unpack
 
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.algorithms.fedprox import Mu, proximal_client
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.server import ServerOptimizer, default_server
 
 
@@ -16,10 +15,7 @@ def fedopt(
     clients_per_round: int,
     server: ServerOptimizer = ServerOptimizer("sgd", 1.0, momentum=0.9),
     mu: Mu = 0.0,
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedOpt (Algorithm 1): any client optimiser with any server optimiser.
 
@@ -27,24 +23,23 @@ def fedopt(
         clients_per_round: The size of the cohort.
         server: The server optimiser on the pseudo-gradient; by default SGD with momentum 0.9, as in FedNLP.
         mu: FedProx's pull towards the global model; 0 for none.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     return Algorithm(
         "fedopt",
         uniform_cohort(clients_per_round),
-        weight,
         client=proximal_client(mu),
         server=server,
-        min_clients=min_clients,
-        client_rate=client_rate,
+        **common,
     )
 
 
 @method("FedAdagrad", fixed_server=True)
 def fedadagrad(
-    clients_per_round: int, server: ServerOptimizer = default_server("adagrad"), mu: Mu = 0.0, **common: Any
+    clients_per_round: int,
+    server: ServerOptimizer = default_server("adagrad"),
+    mu: Mu = 0.0,
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedOpt with Adagrad as the server optimiser (Algorithm 2); the arguments are those of :func:`fedopt`."""
     return replace(fedopt(clients_per_round, server, mu, **common), name="fedadagrad")
@@ -52,7 +47,10 @@ def fedadagrad(
 
 @method("FedAdam", fixed_server=True)
 def fedadam(
-    clients_per_round: int, server: ServerOptimizer = default_server("adam"), mu: Mu = 0.0, **common: Any
+    clients_per_round: int,
+    server: ServerOptimizer = default_server("adam"),
+    mu: Mu = 0.0,
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedOpt with Adam as the server optimiser (Algorithm 2); the arguments are those of :func:`fedopt`."""
     return replace(fedopt(clients_per_round, server, mu, **common), name="fedadam")
@@ -60,7 +58,10 @@ def fedadam(
 
 @method("FedYogi", fixed_server=True)
 def fedyogi(
-    clients_per_round: int, server: ServerOptimizer = default_server("yogi"), mu: Mu = 0.0, **common: Any
+    clients_per_round: int,
+    server: ServerOptimizer = default_server("yogi"),
+    mu: Mu = 0.0,
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedOpt with Yogi as the server optimiser (Algorithm 2); the arguments are those of :func:`fedopt`."""
     return replace(fedopt(clients_per_round, server, mu, **common), name="fedyogi")
@@ -70,7 +71,7 @@ def fedyogi(
 def fedavgm(
     clients_per_round: int,
     server: ServerOptimizer = ServerOptimizer("sgd", 1.0, momentum=0.9),
-    **common: Any,
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedAvg with momentum at the server: v <- beta v + mean(y - x), x <- x + v.
 

@@ -1,15 +1,14 @@
 """FedProx: Li et al. 2020, "Federated Optimization in Heterogeneous Networks"."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from pydantic import Field
 
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,27 +21,20 @@ Mu = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 def fedprox(
     clients_per_round: int,
     mu: Mu = 0.01,
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return FedProx (Algorithm 2): FedAvg with (mu/2)||y - x||^2 added to each client's loss.
 
     Args:
         clients_per_round: The size of the cohort.
         mu: The strength of the pull towards the global model x.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     return Algorithm(
         "fedprox",
         uniform_cohort(clients_per_round),
-        weight,
         client=proximal_client(mu),
-        min_clients=min_clients,
-        client_rate=client_rate,
+        **common,
     )
 
 

@@ -2,18 +2,17 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from pydantic import Field
 
 from fednlp.federated.aggregators.mean_by_model import MeanByModel
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result, nearest_model
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.runtime import MODEL
-from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
 from fednlp.seeds import generator
 
@@ -32,9 +31,7 @@ def ifca(
     spread: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.1,
     *,
     server: ServerOptimizer = ServerOptimizer(),
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return IFCA (Algorithm 1, model averaging): the server has k models, and each client trains the one it fits.
 
@@ -44,23 +41,19 @@ def ifca(
         spread: How far the models lie from the first at the start: the standard deviation of the noise on each of its
             tensors, over that of the tensor.
         server: The server optimiser of each model.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     models = tuple(f"model.{number}" for number in range(1, clusters))
     return Algorithm(
         "ifca",
         uniform_cohort(clients_per_round),
-        weight,
         client=ifca_client(models),
         aggregator=MeanByModel(models) if models else WeightedMean(),
         server=IfcaServer(server, models, spread) if models else server,
-        min_clients=min_clients,
         receives=models,
         models=models,
-        client_rate=client_rate,
         local_losses=len(models) and clusters,
+        **common,
     )
 
 

@@ -1,16 +1,15 @@
 """MOON: Li, He and Song 2021, "Model-Contrastive Federated Learning"."""
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from pydantic import Field
 
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.algorithms.fedprox import Mu
 from fednlp.federated.client import ClientFunction, Local, Outputs, Result
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,29 +23,22 @@ def moon(
     clients_per_round: int,
     mu: Mu = 1.0,
     temperature: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.5,
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return MOON (Algorithm 1): FedAvg whose clients keep their features near the global model's.
 
     Args:
         clients_per_round: The size of the cohort.
         mu: The weight of the contrastive loss.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     return Algorithm(
         "moon",
         uniform_cohort(clients_per_round),
-        weight,
         client=moon_client(mu, temperature),
-        min_clients=min_clients,
         keeps=(_PREVIOUS,),
-        client_rate=client_rate,
         teachers=2 if mu else 0,
+        **common,
     )
 
 

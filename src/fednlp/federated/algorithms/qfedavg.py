@@ -2,15 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from pydantic import Field
 
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.server import ServerUpdate
 
 if TYPE_CHECKING:
@@ -28,10 +27,7 @@ def qfedavg(
     clients_per_round: int,
     q: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0,
     lipschitz: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None,
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return q-FedAvg (Algorithm 2): clients with a larger loss count more, so that losses become alike.
 
@@ -39,20 +35,16 @@ def qfedavg(
         clients_per_round: The size of the cohort.
         q: How much more; 0 is FedAvg.
         lipschitz: L, the constant that steps are sized by; None for 1 / the client's learning rate.
-        weight: A client's weight p_i, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     return Algorithm(
         "qfedavg",
         uniform_cohort(clients_per_round),
-        weight,
         client=qfedavg_client(q, lipschitz),
         server=QFedAvgServer(),
-        min_clients=min_clients,
         reports=("h",),
-        client_rate=client_rate,
         local_losses=1 if q else 0,
+        **common,
     )
 
 

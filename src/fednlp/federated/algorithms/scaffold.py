@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from fednlp.federated.algorithm import Algorithm
+from fednlp.federated.algorithm import Algorithm, RoundOptions
 from fednlp.federated.algorithms import method
 from fednlp.federated.client import ClientFunction, Local, Result
-from fednlp.federated.cohort import WeightFunction, by_examples, uniform_cohort
-from fednlp.federated.schedules import RateSchedule
+from fednlp.federated.cohort import uniform_cohort
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
 
 if TYPE_CHECKING:
@@ -45,10 +44,7 @@ def scaffold(
     clients_per_round: int,
     option: Option = "II",
     server: ServerOptimizer = ServerOptimizer(),
-    *,
-    weight: WeightFunction = by_examples,
-    min_clients: int = 1,
-    client_rate: RateSchedule = RateSchedule(),
+    **common: Unpack[RoundOptions],
 ) -> Algorithm:
     """Return SCAFFOLD (Algorithm 1).
 
@@ -62,22 +58,18 @@ def scaffold(
         option: How a client renews its control variate: ``"I"`` by the gradient at x over all of its examples, one more
             pass over them; ``"II"`` by the mean gradient of its local steps.
         server: The server optimiser; the learning rate of SGD is the paper's global step size.
-        weight: A client's weight, from its number of examples.
-        min_clients: A round with fewer clients stops the run.
-        client_rate: The clients' learning rate over the rounds.
+        common: What every method takes: :class:`~fednlp.federated.algorithm.RoundOptions`.
     """
     return Algorithm(
         "scaffold",
         uniform_cohort(clients_per_round),
-        weight,
         client=scaffold_client(option),
         server=ScaffoldServer(server),
-        min_clients=min_clients,
         sends=("model", "control"),
         keeps=("control",),
         receives=("control",),
-        client_rate=client_rate,
         local_gradients=1 if option == "I" else 0,
+        **common,
     )
 
 

@@ -375,7 +375,7 @@ def client_sums(worker: ClientWorker, request: ClientSumsRequest, vectors: Vecto
         worker.replica.load_for_evaluation(shared, init.personal)
     sums = worker.evaluator.sums(worker.evaluator.predict_all(client))
     if request.masking is not None:
-        from fednlp.secure.number_sum import masked_numbers
+        from fednlp.secure.upload import masked_numbers
 
         sums = masked_numbers(sums, SUM_BITS, request.masking).tolist()
     return ClientSums(client, None, sums)

@@ -4,15 +4,24 @@ import asyncio
 import os
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 from fednlp.deployment.identity.names import broker_scheme
-from fednlp.deployment.links.mqtt.paho_client import CallbackAPIVersion, Client, MQTTv311
 from fednlp.deployment.session.driver import NotThere
 from fednlp.deployment.session.messages import printable
-from fednlp.errors import RunError
+from fednlp.errors import MissingDependency, RunError, install_command
+
+try:
+    from paho.mqtt.client import Client as PahoClient
+    from paho.mqtt.client import MQTTMessage, MQTTv311
+    from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
+except ImportError:
+    raise MissingDependency(
+        f"a federation over MQTT needs paho-mqtt: run {install_command('mqtt')}"
+    ) from None
 
 KEEPALIVE = 30
 """Seconds of silence after which the broker takes this end for gone, less than twice."""
@@ -28,6 +37,8 @@ MOST_OWED = 4 * MOST_HELD
 """Bytes that the broker has not acknowledged, after which it is given up."""
 _NOTHING_SAID = "unspecified error"
 """What paho calls the end of a connection without a word."""
+_QOS, _QOS_1, _DUPLICATE, _RETAINED = 0x06, 0x02, 0x08, 0x01
+_SHORT = struct.Struct("!H")
 USER, PASSWORD, ROOTS = "FEDNLP_BROKER_USER", "FEDNLP_BROKER_PASSWORD", "FEDNLP_BROKER_CA"
 
 
@@ -63,7 +74,7 @@ class Broker:
         self._held: dict[int, int] = {}
         self._held_bytes = 0
         self._turn, self._room = asyncio.Lock(), asyncio.Event()
-        client = Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv311, reconnect_on_failure=False)
+        client = _Client(CallbackAPIVersion.VERSION2, name, protocol=MQTTv311, reconnect_on_failure=False)
         client.max_inflight_messages_set(1 << 10)
         client.max_queued_messages_set(0)
         topic, payload, retained = will
@@ -239,3 +250,34 @@ def _settle(future: "asyncio.Future[None]", error: Exception | None) -> None:
         future.set_result(None)
     else:
         future.set_exception(error)
+
+
+class _Client(PahoClient):  # type: ignore[misc]
+    """paho's client, which here copies a large message once where it otherwise copies it five times.
+
+    Payloads are views, of memory that is not used again. It replaces two of paho's own methods, and does the same as
+    they do. Where a later paho no longer calls them, messages are copied more often, and nothing else changes.
+    """
+
+    def _packet_queue(self, command: int, packet: Any, mid: int, qos: int, info: Any = None) -> Any:
+        """Queue a packet as a view, since paho slices what it has not sent yet again and again."""
+        return super()._packet_queue(command, memoryview(packet), mid, qos, info)
+
+    def _handle_publish(self) -> Any:
+        """Hand a message of quality of service 1 over as it lies in the packet."""
+        command, packet = self._in_packet["command"], memoryview(self._in_packet["packet"])
+        start = 2 * _SHORT.size + (_SHORT.unpack_from(packet)[0] if len(packet) >= _SHORT.size else 0)
+        if (
+            command & _QOS > _QOS_1
+        ):  # nobody subscribes to more, and paho would hold such messages without a bound
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        if command & _QOS != _QOS_1 or not 2 * _SHORT.size < start <= len(packet):
+            packet.release()  # paho's own method grows it no more, and slices it
+            return super()._handle_publish()
+        (number,) = _SHORT.unpack_from(packet, start - _SHORT.size)
+        message = MQTTMessage(mid=number, topic=bytes(packet[_SHORT.size : start - _SHORT.size]))
+        message.payload = packet[start:]
+        message.dup, message.retain = bool(command & _DUPLICATE), bool(command & _RETAINED)
+        message.qos = 1
+        self._handle_on_message(message)
+        return self._send_puback(number)

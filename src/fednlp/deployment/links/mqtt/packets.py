@@ -19,9 +19,11 @@ MOST_PAYLOAD = 1 << 18
 """Bytes of a payload at most: what fits in a processor's own cache is copied several times as fast."""
 WINDOW = 32
 """Packets of a connection on their way at most."""
-ID_BYTES = 16
+_ID_BYTES = 16
 
-_HEAD = struct.Struct(f"<{ID_BYTES}sBQ")
+_MOST_EARLY = 64 << 20
+"""Bytes of packets that wait for one before them, of all connections."""
+_HEAD = struct.Struct(f"<{_ID_BYTES}sBQ")
 MOST_PACKET = _HEAD.size + MOST_PAYLOAD
 
 
@@ -44,7 +46,7 @@ class Packet(NamedTuple):
 
 def new_id() -> bytes:
     """Return the name of a new connection, which nobody can guess."""
-    return secrets.token_bytes(ID_BYTES)
+    return secrets.token_bytes(_ID_BYTES)
 
 
 def join(packet: Packet) -> bytes:
@@ -147,3 +149,41 @@ class Ordered:
             return None
         self._told = self._taken
         return join(Packet(self.connection, Kind.TAKEN, self._taken))
+
+
+class Gaps:
+    """The connections that miss a packet, in the order in which they began to: bounded, and the first of them pays.
+
+    A broker that delays a packet closes the gap soon. A device that leaves one open has waited longest, so its own
+    connection is the one that ends, and not that of another device. A connection alone holds no more than its window.
+
+    Args:
+        most: Bytes of all of them.
+
+    >>> gaps = Gaps(most=10)
+    >>> gaps.looked_at(b"bad", missing=3, early=8), gaps.looked_at(b"good", missing=0, early=4)
+    (None, b'bad')
+    """
+
+    def __init__(self, most: int = _MOST_EARLY) -> None:
+        self._most, self._bytes = most, 0
+        self._open: dict[bytes, tuple[int, int]] = {}
+
+    def looked_at(self, connection: bytes, missing: int, early: int) -> bytes | None:
+        """Take note of what a connection holds; return the one that has to end, or None while there is room.
+
+        Args:
+            missing: The number of the packet that comes next.
+            early: Bytes that wait for it.
+        """
+        before, held = self._open.get(connection, (missing, 0))
+        self._bytes += early - held
+        if before != missing or not early:  # that gap is closed
+            self._open.pop(connection, None)
+        if early:
+            self._open[connection] = missing, early
+        return next(iter(self._open)) if self._bytes > self._most else None
+
+    def end(self, connection: bytes) -> None:
+        """Take note that a connection is over."""
+        self._bytes -= self._open.pop(connection, (0, 0))[1]

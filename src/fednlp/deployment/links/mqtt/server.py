@@ -19,8 +19,7 @@ from fednlp.deployment.links.mqtt import (
     channel_of,
 )
 from fednlp.deployment.links.mqtt.broker import Broker
-from fednlp.deployment.links.mqtt.gaps import Gaps
-from fednlp.deployment.links.mqtt.packets import WINDOW, Kind, Ordered, Packet, new_id, split
+from fednlp.deployment.links.mqtt.packets import WINDOW, Gaps, Kind, Ordered, Packet, new_id, split
 from fednlp.deployment.links.mqtt.sealed import Lost, SealedStream, context
 from fednlp.deployment.links.streams import GOODBYE, drive, pause, report_in_lines, waker
 from fednlp.deployment.links.system import reuse_memory

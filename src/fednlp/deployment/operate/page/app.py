@@ -1,23 +1,25 @@
-"""The routes of the page."""
+"""The routes of the page, and who is let through to them."""
 
 import asyncio
 import json
+import re
 import time
 from collections.abc import AsyncIterator, Collection
 from functools import cache
 from importlib.resources import files
+from ipaddress import ip_address
 from threading import Event
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fednlp.deployment.operate.feed import Feed
-from fednlp.deployment.operate.page.guard import Guard
 from fednlp.deployment.operate.page.metrics import CONTENT_TYPE, metrics_text
 
 MOST_STREAMS = 50
@@ -26,6 +28,20 @@ _EVERY = 0.5
 """Seconds between two looks for an event."""
 _SILENCE = 15.0
 """Seconds without an event after which a stream says that it is still there."""
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "connection": "close",  # one request a connection: a slow one is found by its connection's clock
+}
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[0-9A-Za-z._-]{1,253})(?::[0-9]{1,5})?")
 _ASSETS = {"page.html": "text/html", "page.css": "text/css", "page.js": "text/javascript"}
 
 
@@ -54,7 +70,7 @@ class Page:
             Route("/metrics", self.metrics),
             Route("/events", self.events),
         ]
-        return Starlette(routes=routes, middleware=[Middleware(Guard, names=names)])
+        return Starlette(routes=routes, middleware=[Middleware(_Guard, names=names)])
 
     async def status(self, request: Request) -> Response:
         """Answer with the status."""
@@ -147,3 +163,57 @@ def _asset(name: str) -> Any:
 @cache
 def _read(name: str) -> bytes:
     return files("fednlp.deployment.operate.page").joinpath(name).read_bytes()
+
+
+class _Guard:
+    """Refuses other methods than GET and HEAD, and hosts that another site's name may have been made to point at.
+
+    Args:
+        names: Names that this machine is known by; its addresses and "localhost" are always right.
+    """
+
+    def __init__(self, app: ASGIApp, names: Collection[str]) -> None:
+        self._app, self._names = app, {"localhost", *(name.lower() for name in names)}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(_HEADERS)
+            await send(message)
+
+        refusal = self._refusal(scope["method"], Headers(scope=scope).getlist("host"))
+        await (refusal or self._app)(scope, receive, with_headers)
+
+    def _refusal(self, method: str, hosts: list[str]) -> PlainTextResponse | None:
+        if len(hosts) != 1 or not _is_right(hosts[0], self._names):
+            text = (
+                "This page is not served under that name: open it by the address that fednlp serve printed, or "
+                "give it the name (--page-host).\n"
+            )
+            return PlainTextResponse(text, 421)
+        if method not in ("GET", "HEAD"):
+            return PlainTextResponse("This page can only be read: use GET.\n", 405, {"allow": "GET, HEAD"})
+        return None
+
+
+def _is_right(host: str, names: Collection[str]) -> bool:
+    """Return whether a ``Host`` header names this machine, not a name of somebody else's that leads here.
+
+    Args:
+        names: The names that are right, in small letters; every IP address is.
+
+    >>> [_is_right(host, {"localhost"}) for host in ("localhost:8080", "[::1]:8080", "evil.example")]
+    [True, True, False]
+    """
+    match = _HOST.fullmatch(host)
+    if match is None:
+        return False
+    name = match[1].strip("[]").lower()
+    try:
+        ip_address(name)
+    except ValueError:
+        return name in names
+    return True
