@@ -147,7 +147,7 @@ OPENING = {
         "deployment/session/objects.py",
         "deployment/session/replies.py",
         "deployment/operate/rehearse.py",
-        "deployment/server/secure_sums.py",
+        "secure/deployment/server/sums.py",
         "deployment/site/worker.py",
     ],
     "a run directory without links that lead out, or the folder of a site, which its owner alone can enter",

@@ -12,14 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fednlp.deployment.server.secure_sums import Asking, SecureSessions, with_masked_weight
 from fednlp.deployment.session.hub import StoredReply
 from fednlp.deployment.session.messages import Call, ObjectRef
 from fednlp.deployment.session.objects import ref_of
-from fednlp.deployment.session.secure_messages import STEPS
-from fednlp.deployment.site.secure_agreed import Agreed
-from fednlp.deployment.site.secure_kept import KeptSessions, Session
-from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import FednlpError
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.params import Layout
@@ -28,6 +23,11 @@ from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, Upload
 from fednlp.runtime.messages import from_json, to_json
 from fednlp.secure.aggregator import SecureMean
+from fednlp.secure.deployment.server.sums import Asking, SecureSessions, with_masked_weight
+from fednlp.secure.deployment.session.messages import STEPS
+from fednlp.secure.deployment.site.agreed import Agreed
+from fednlp.secure.deployment.site.kept import KeptSessions, Session
+from fednlp.secure.deployment.site.sums import SecureSite
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.params import SecAggParams, make_params
 from fednlp.secure.round import SecureRound

@@ -15,9 +15,9 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.deployment.operate.shards import Shards, split_out
 from fednlp.deployment.server.components import require_servable
-from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import ConfigError
 from fednlp.federated.client import Result, TrainRequest
+from fednlp.secure.deployment.site.sums import SecureSite
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training import sending
 from fednlp.training.local import LocalTrainer
@@ -208,7 +208,7 @@ from types import SimpleNamespace
 from fednlp.deployment.server.federation import FOLDER, Federation
 from fednlp.deployment.server.run_directory import run_name
 from fednlp.deployment.session.hub import Hub
-from fednlp.deployment.server.secure_sums import SecureSiteSession
+from fednlp.secure.deployment.server.sums import SecureSiteSession
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 

@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from fednlp.config import Experiment
-from fednlp.deployment.server.secure_sums import Asking, SecureSessions
 from fednlp.deployment.session.messages import Call
-from fednlp.deployment.session.secure_messages import steps_of, to_json
-from fednlp.deployment.session.secure_terms import RoundTerms, spec_of, terms_of
 from fednlp.deployment.session.setup import MOST_EXAMPLES
-from fednlp.deployment.site.secure_agreed import agreed
-from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import FednlpError, RunError, SecureAbort
 from fednlp.federated.client import TrainRequest
 from fednlp.privacy.noise import LARGEST_SIGMA
+from fednlp.secure.deployment.server.sums import Asking, SecureSessions
+from fednlp.secure.deployment.session.messages import steps_of, to_json
+from fednlp.secure.deployment.session.terms import RoundTerms, spec_of, terms_of
+from fednlp.secure.deployment.site.agreed import agreed
+from fednlp.secure.deployment.site.sums import SecureSite
 from fednlp.secure.messages import KEY, SEED, Revealed, Survivors
 from fednlp.secure.params import SecAggParams
 from fednlp.secure.secagg import SecAggRoundSpec

@@ -12,16 +12,16 @@ import pytest
 
 import fednlp
 from fednlp.config import Experiment
-from fednlp.deployment.session.secure_terms import terms_of
 from fednlp.deployment.session.setup import Ready
 from fednlp.deployment.site.disclosure import redact_sizes, require_sums_told, tells_sums
 from fednlp.deployment.site.policy import Allow, SitePolicy
 from fednlp.deployment.site.refusals import _told
-from fednlp.deployment.site.secure_agreed import agreed_on_tests
-from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.errors import ConfigError, RunError, SecureAbort
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import TrainRequest
+from fednlp.secure.deployment.session.terms import terms_of
+from fednlp.secure.deployment.site.agreed import agreed_on_tests
+from fednlp.secure.deployment.site.sums import SecureSite
 from fednlp.simulation.federated_evaluation import evaluate_by_sums, sums_params
 from fednlp.tasks.text_classification import TextClassification
 from fednlp.training import sending

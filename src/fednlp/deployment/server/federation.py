@@ -24,12 +24,10 @@ from fednlp.deployment.server.newcomers import (
 )
 from fednlp.deployment.server.publishing import Publisher
 from fednlp.deployment.server.run_directory import noise_secret
-from fednlp.deployment.server.secure_sums import Asking, SecureSessions
 from fednlp.deployment.server.site_engine import SiteEngine
 from fednlp.deployment.server.waiting import Patience
 from fednlp.deployment.session.hub import Hub
 from fednlp.deployment.session.messages import ObjectRef
-from fednlp.deployment.session.secure_messages import OF_TESTS
 from fednlp.deployment.session.setup import Again, Setup, model_files, sections_for_sites
 from fednlp.errors import TooFewClients
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
@@ -37,6 +35,8 @@ from fednlp.federated.client import TrainRequest
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL
 from fednlp.formatting.units import human_seconds
+from fednlp.secure.deployment.server.sums import Asking, SecureSessions
+from fednlp.secure.deployment.session.messages import OF_TESTS
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.components import Log, RunComponents
 from fednlp.simulation.configured_algorithm import build_algorithm

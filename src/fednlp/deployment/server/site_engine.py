@@ -16,14 +16,12 @@ from torch import Tensor
 
 from fednlp.deployment.server.publishing import Offer, Publisher
 from fednlp.deployment.server.round_log import RoundLog
-from fednlp.deployment.server.secure_sums import with_masked_weight
 from fednlp.deployment.server.waiting import Patience
 from fednlp.deployment.session.call_ids import next_attempt
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.messages import Call, printable
 from fednlp.deployment.session.objects import mapped_privately
 from fednlp.deployment.session.reply_checks import Reportable, least_loss, most_counts, require_own
-from fednlp.deployment.session.secure_terms import request_digest
 from fednlp.deployment.session.site_kinds import call_id
 from fednlp.deployment.site.requests import SITE_KINDS
 from fednlp.errors import FednlpError, RunError
@@ -35,6 +33,8 @@ from fednlp.federated.upload import Trained, unpack_upload, upload_bytes
 from fednlp.runtime.engine import answered, vectors_in
 from fednlp.runtime.messages import KINDS, from_json, to_json, trains
 from fednlp.runtime.shared import PrivateRoom
+from fednlp.secure.deployment.server.sums import with_masked_weight
+from fednlp.secure.deployment.session.terms import request_digest
 
 _LARGE = 64 << 20
 """Bytes of a large model, whose memory is given back whenever it is not needed."""

@@ -37,7 +37,7 @@ class SiteKind:
         name: Returns the name of a request's call, where it is not the usual one.
         told: Returns the request as its site gets it.
         allowed: (what the site's policy allows, experiment): raises RunError where the policy has it refused.
-        masked: Returns what answers it under masks, of a site (:mod:`fednlp.deployment.site.secure_sums`), which
+        masked: Returns what answers it under masks, of a site (:mod:`fednlp.secure.deployment.site.sums`), which
             remembers it too; None where its answer is in the clear, and remembered by the site's replay guard.
         as_counted: (worker, request, round in which the site counted last) -> the request, with what the site kept in
             rounds that came to nothing left out. It is called where there are such rounds.

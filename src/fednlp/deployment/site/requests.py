@@ -17,7 +17,6 @@ from fednlp.config import Experiment
 from fednlp.config.fields import section_types
 from fednlp.config.values import algorithm_of, rate_schedule
 from fednlp.deployment.session.reply_checks import MOST_REPORTED, Reportable, require_within
-from fednlp.deployment.session.secure_messages import TESTS
 from fednlp.deployment.session.setup import MOST_EXAMPLES
 from fednlp.deployment.session.site_kinds import (
     DERIVED,
@@ -41,6 +40,7 @@ from fednlp.partition import OneClient
 from fednlp.plugins import load
 from fednlp.runtime.engine import Vectors
 from fednlp.runtime.messages import from_json
+from fednlp.secure.deployment.session.messages import TESTS
 from fednlp.training.requests.predict import (
     ClientModelRequest,
     ClientModelResult,

@@ -10,8 +10,6 @@ from torch import Tensor
 
 from fednlp.deployment.session.messages import ObjectRef
 from fednlp.deployment.session.objects import Written, write_object
-from fednlp.deployment.session.secure_messages import OF_TESTS, STEPS
-from fednlp.deployment.session.secure_terms import request_digest
 from fednlp.deployment.session.setup import (
     Ready,
     Setup,
@@ -33,9 +31,6 @@ from fednlp.deployment.site.published import Published
 from fednlp.deployment.site.refusals import Refusal
 from fednlp.deployment.site.replay_guard import ReplayGuard
 from fednlp.deployment.site.requests import SITE_KINDS, require_agreed, require_sent
-from fednlp.deployment.site.secure_agreed import agreed, agreed_on_tests
-from fednlp.deployment.site.secure_kept import KeptSessions
-from fednlp.deployment.site.secure_sums import SecureSite
 from fednlp.deployment.site.worker import (
     LABELS,
     STATE_IS_LOST,
@@ -48,6 +43,11 @@ from fednlp.federated.upload import upload_pieces
 from fednlp.formatting.units import human_bytes
 from fednlp.partition import OneClient
 from fednlp.runtime.messages import to_json, trains
+from fednlp.secure.deployment.session.messages import OF_TESTS, STEPS
+from fednlp.secure.deployment.session.terms import request_digest
+from fednlp.secure.deployment.site.agreed import agreed, agreed_on_tests
+from fednlp.secure.deployment.site.kept import KeptSessions
+from fednlp.secure.deployment.site.sums import SecureSite
 from fednlp.simulation.components import Log
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.worker import ClientWorker

@@ -2,7 +2,7 @@
 
 What the server says is not believed. The terms of a round are those that the experiment gives, which the site's policy
 has seen, or the round is refused: the protocol's threshold and neighbours, the encoding, the noise, the cohort
-(``secure_agreed``). Keys and sealed texts are bound to the run, the round and all terms. One of
+(``agreed``). Keys and sealed texts are bound to the run, the round and all terms. One of
 these is the digest of the request and of the model and all else that comes with it. A site masks nothing that was made
 from another model or by another request, so updates from different models are never in one sum.
 
@@ -34,7 +34,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.deployment.session.secure_messages import (
+from fednlp.errors import SecureAbort
+from fednlp.federated.client import ClientResult, TrainRequest
+from fednlp.federated.upload import Trained, masked_tail, pack_masked
+from fednlp.privacy.noise import os_generator
+from fednlp.runtime import messages
+from fednlp.secure.deployment.session.messages import (
     BODY,
     DELIVER,
     KEYS,
@@ -44,14 +49,9 @@ from fednlp.deployment.session.secure_messages import (
     steps_of,
     to_json,
 )
-from fednlp.deployment.session.secure_terms import MOST_ROUNDS, read_terms
-from fednlp.deployment.site.secure_agreed import AgreedTerms
-from fednlp.deployment.site.secure_kept import Done, KeptSessions, Session
-from fednlp.errors import SecureAbort
-from fednlp.federated.client import ClientResult, TrainRequest
-from fednlp.federated.upload import Trained, masked_tail, pack_masked
-from fednlp.privacy.noise import os_generator
-from fednlp.runtime import messages
+from fednlp.secure.deployment.session.terms import MOST_ROUNDS, read_terms
+from fednlp.secure.deployment.site.agreed import AgreedTerms
+from fednlp.secure.deployment.site.kept import Done, KeptSessions, Session
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.lightsecagg import LightSecAggClient, LightSecAggRoundSpec
 from fednlp.secure.messages import Survivors, parts
@@ -108,7 +108,7 @@ class SecureSite:
 
         Args:
             request: What the server asks; its masks are not in it.
-            digest: Of what it asks and sent (:func:`fednlp.deployment.session.secure_terms.request_digest`).
+            digest: Of what it asks and sent (:func:`fednlp.secure.deployment.session.terms.request_digest`).
             work: Trains, and encodes the update.
 
         Returns:

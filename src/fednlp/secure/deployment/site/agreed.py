@@ -8,18 +8,18 @@ from typing import Any
 import numpy as np
 
 from fednlp.config import Experiment
-from fednlp.deployment.session.secure_messages import OF_TESTS
-from fednlp.deployment.session.secure_terms import (
-    RoundTerms,
-    spec_of,
-    terms_of,
-)
 from fednlp.deployment.session.setup import MOST_EXAMPLES
 from fednlp.deployment.site.facts import even_partition
 from fednlp.errors import ConfigError, SecureAbort
 from fednlp.federated.cohort import Population
 from fednlp.plugins import is_own
 from fednlp.secure.aggregator import SecureMean
+from fednlp.secure.deployment.session.messages import OF_TESTS
+from fednlp.secure.deployment.session.terms import (
+    RoundTerms,
+    spec_of,
+    terms_of,
+)
 from fednlp.secure.encoding import Encoding
 from fednlp.secure.messages import Survivors
 from fednlp.secure.params import SecAggParams

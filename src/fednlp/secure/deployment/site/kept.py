@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue
 
-from fednlp.deployment.session.secure_terms import MOST_ROUNDS, RoundTerms
 from fednlp.disk import atomic, private_folder, sync_folder, write_private, writing
 from fednlp.errors import SecureAbort
 from fednlp.federated.upload import Residues
+from fednlp.secure.deployment.session.terms import MOST_ROUNDS, RoundTerms
 from fednlp.secure.lightsecagg import WORD
 
 _REMEDY = "then run fednlp join again; no work is lost"

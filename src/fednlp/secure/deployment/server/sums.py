@@ -24,12 +24,12 @@ from fednlp.deployment.server.waiting import Patience
 from fednlp.deployment.session.call_ids import client_of
 from fednlp.deployment.session.hub import Hub, StoredReply
 from fednlp.deployment.session.messages import Call, ObjectRef
-from fednlp.deployment.session.secure_messages import BODY, Step, steps_of, to_json
-from fednlp.deployment.session.secure_terms import spec_of, terms_of
 from fednlp.disk import write_durably, writing
 from fednlp.errors import FednlpError, SecureAbort, TooFewClients
 from fednlp.federated.client import ClientResult
 from fednlp.federated.upload import Residues, masked_tail
+from fednlp.secure.deployment.session.messages import BODY, Step, steps_of, to_json
+from fednlp.secure.deployment.session.terms import spec_of, terms_of
 from fednlp.secure.lightsecagg import LightSecAggRoundSpec, LightSecAggServer
 from fednlp.secure.masks import MaskSeeds
 from fednlp.secure.messages import parts

@@ -1,0 +1,1 @@
+"""Secure sums between machines: the protocols over the sessions of a deployment."""

@@ -1,0 +1,1 @@
+"""What both ends of a secure sum agree on and say."""
