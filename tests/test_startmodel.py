@@ -106,7 +106,9 @@ def test_a_run_directory_that_does_not_say_what_it_began_with(
     path = tmp_path / "run" / "environment.json"
     known = json.loads(path.read_text())
     del known["start"]
+    known["instruction_sets"] = ["avx2"]
     path.write_text(json.dumps(known))
     heard = Said()
     assert fednlp.resume(tmp_path / "run", callback=heard).finished
     assert "does not say which model it began with" in heard.text
+    assert "was begun elsewhere (instruction_sets avx2, now " in heard.text

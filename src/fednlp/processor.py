@@ -2,7 +2,18 @@
 
 import os
 import platform
+import re
 from functools import cache
+
+_SETS = re.compile(r"avx\w*|amx\w*|fma|asimd\w*|sve\w*|bf16|i8mm")
+"""Instruction sets that numbers are computed with: which of them there are decides the order of sums."""
+
+
+@cache
+def instruction_sets() -> list[str]:
+    """Return which of a processor's instruction sets compute with vectors or matrices; empty where nothing says so."""
+    flags = _field("flags") or _field("Features")
+    return sorted({one for one in flags.split() if _SETS.fullmatch(one)})
 
 
 @cache
@@ -11,12 +22,15 @@ def processor(field: str = "model name") -> str:
 
     Where the system has no such file, or it lacks the field, Python's word for the processor; empty if it has none.
     """
+    return _field(field) or platform.processor()
+
+
+def _field(name: str) -> str:
     try:
         with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            found = next((line.partition(":")[2].strip() for line in file if line.startswith(field)), "")
+            return next((line.partition(":")[2].strip() for line in file if line.startswith(name)), "")
     except OSError:
-        found = ""
-    return found or platform.processor()
+        return ""
 
 
 def cores() -> list[int]:

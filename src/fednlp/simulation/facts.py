@@ -16,7 +16,7 @@ from fednlp.data import TextData
 from fednlp.data.profiling import DataProfile, Holders, Truncation, profile
 from fednlp.formatting.places import data_source
 from fednlp.partition import Partition
-from fednlp.processor import processor
+from fednlp.processor import instruction_sets, processor
 from fednlp.simulation.components import Log, RunComponents
 from fednlp.simulation.run_dir import RunDir, saving
 from fednlp.tasks.truncation import truncates, truncation
@@ -112,17 +112,29 @@ def example_counts(data: TextData, partition: Partition) -> dict[str, Any]:
     return counts | ({"not_told": hidden} if any(hidden.values()) else {})
 
 
+def computed_on(device: torch.device | None = None) -> dict[str, Any]:
+    """Return what decides the last digits of what this machine computes: processor, libraries, and a GPU if it trains.
+
+    Args:
+        device: What trains on this machine.
+    """
+    on_gpu = device is not None and device.type == "cuda"
+    return {
+        **{name: _version(name) for name in ("torch", "transformers", "tokenizers", "numpy")},
+        "processor": processor(),
+        "instruction_sets": instruction_sets(),
+        **({"gpu": torch.cuda.get_device_name(device)} if on_gpu else {}),
+    }
+
+
 def _environment(data: dict[str, Any], device: torch.device | None) -> dict[str, Any]:
     """Return the versions of packages, facts on this machine, and the facts on the data."""
-    on_gpu = device is not None and device.type == "cuda"
-    packages = ("fednlp", "torch", "transformers", "tokenizers", "numpy")
     return {
-        **{name: _version(name) for name in packages},
+        "fednlp": _version("fednlp"),
+        **computed_on(device),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "processor": processor(),
         "cpu_count": os.cpu_count(),
-        **({"gpu": torch.cuda.get_device_name(device)} if on_gpu else {}),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "data": data,
     }

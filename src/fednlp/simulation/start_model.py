@@ -12,10 +12,11 @@ from fednlp.config.sections import BASELINES
 from fednlp.errors import RunError
 from fednlp.federated.params import Layout
 from fednlp.models.pretrained import pretrained_model, target_tokenizer
+from fednlp.simulation.facts import computed_on
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.base import Task
 from fednlp.training.model_layout import layout_of
-from fednlp.training.worker_spec import exact_adapters, personal_names
+from fednlp.training.worker_spec import exact_adapters, personal_names, pick_device
 
 _NOT_OURS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 """Keys of a configuration that describe its file and not the model."""
@@ -89,11 +90,21 @@ def check_start(
     Args:
         known: The run's ``environment.json``.
         found: Fingerprints of the present files, from :func:`start_fingerprints`.
-        log: Called with a warning if the run directory is of an older version without fingerprints.
+        log: Called with a warning if the run directory is of an older version without fingerprints, or was begun on a
+            machine or with libraries that round otherwise.
 
     Raises:
         RunError: The model or the tokenizer has changed.
     """
+    runtime = experiment.runtime
+    now = computed_on(pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping))
+    others = [name for name, value in now.items() if name in known and known[name] != value]
+    if others:
+        before = ", ".join(f"{name} {_said(known[name])}, now {_said(now[name])}" for name in others)
+        log(
+            f"warning: {run.folder} was begun elsewhere ({before}): it goes on, and its results may differ by rounding "
+            "from those of a run in one place"
+        )
     if "start" not in known:
         log(
             f"warning: {run.folder} does not say which model it began with: it goes on with the one there is now"
@@ -105,6 +116,10 @@ def check_start(
             f"{experiment.model.name_or_path} has changed since {run.folder} was begun (its {', its '.join(parts)}): "
             "put the earlier files back, or start again with another --out"
         )
+
+
+def _said(value: Any) -> str:
+    return " ".join(value) if isinstance(value, list) else str(value)
 
 
 def _of_tensors(model: nn.Module, saved: Collection[str]) -> str:
