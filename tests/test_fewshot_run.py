@@ -29,7 +29,7 @@ from fednlp.simulation.gold_labels import gold_labels_of
 from fednlp.simulation.label_judge import LabelJudge
 from fednlp.simulation.run_dir import RunDir
 
-pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers", "undrawn")]
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]

@@ -31,7 +31,7 @@ from fednlp.studies.trial_values import parse_grid
 
 from .conftest import example_rows, write_csv
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 Make = Callable[..., Experiment]
 RATES = {"client.learning_rate": [1e-3, 1e-2, 3e-2]}

@@ -186,6 +186,7 @@ def test_what_it_has_no_use_for_is_refused(experiment: Make, changes: dict[str, 
         experiment({"algorithm.name": "majority", **changes}).resolved()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_comparison_shows_it_beside_the_methods(
     document: Callable[..., dict[str, Any]],
     sites: dict[str, Any],

@@ -21,7 +21,7 @@ from fednlp.inference.model import open_trained
 from fednlp.simulation.new_run_dir import settings_hash
 from fednlp.simulation.run_dir import RunDir
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 UNIFORM = {"algorithm": {"weighting": "uniform"}}
 MEDIAN = UNIFORM | {"aggregator": {"name": "median"}}

@@ -38,6 +38,7 @@ def _delta(epsilon_: float, sigma: float, q: float, first: float, second: float)
 
 @pytest.mark.parametrize("sigma", [1.0, 2.0, 5.0])
 @pytest.mark.parametrize(("clients", "cohort"), [(100, 1), (10, 5), (10, 10)])
+@pytest.mark.variants(6)
 def test_one_poisson_round_is_exact(sigma: float, clients: int, cohort: int) -> None:
     q = cohort / clients
     got = epsilon(sigma, "poisson", clients, cohort, 1, DELTA)

@@ -91,6 +91,7 @@ def test_at_alpha_0_a_client_has_the_model_that_its_steps_end_with(experiment: M
     ],
     ids=lambda changes: next(iter(changes)),
 )
+@pytest.mark.variants(2)
 def test_what_it_goes_with(experiment: Make, tmp_path: Path, changes: dict[str, Any]) -> None:
     asked = {"num_rounds": 2, "clients_per_round": 2, "partition.clients": 2, "algorithm.name": "apfl"}
     run = fednlp.run(experiment(asked | changes), tmp_path / "run")
