@@ -22,6 +22,8 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.studies.trial_plan import plan_searches
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Stopping = Callable[..., Any]
 Write = Callable[..., Path]

@@ -121,7 +121,8 @@ def serve(shards: Shards, folder: Path, gate: Gate, members: list[Member] | None
             driver.join(10)
             part.session.leave("its link has ended")  # a word that nobody takes any more is not waited for
             worker.join(10)
-            assert not (driver.is_alive() or worker.is_alive())
+            assert not driver.is_alive()
+            assert not worker.is_alive()
         hub.close()
     return directory
 

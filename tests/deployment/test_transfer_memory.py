@@ -16,6 +16,7 @@ from fednlp.deployment.session.replies import Outbox
 SIZE = 64 << 20
 
 
+@pytest.mark.whole
 def test_an_object_there_and_back_holds_a_few_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fednlp.deployment.links.memory._MOST_KEPT", 0)
     model = tmp_path / "model"

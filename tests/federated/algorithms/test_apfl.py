@@ -14,6 +14,8 @@ from fednlp.errors import ConfigError
 
 from .written_out import WHOLE_BATCHES, Clients, Tensors, assert_close, moved, weights_of
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 

@@ -18,6 +18,8 @@ from fednlp.federated.algorithms.moon import contrast, moon
 
 from .written_out import WHOLE_BATCHES, Clients, Tensors, assert_close, moved, weights_of
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 
