@@ -1,6 +1,7 @@
 """A tiny model, a small file of texts and a cache of their own, made on the spot: nothing comes from a network."""
 
 import csv
+import io
 import json
 import os
 import random
@@ -243,6 +244,17 @@ def same_workers() -> Iterator[None]:
     """The runs of a module, one after the other, have the same worker processes, as those of a comparison."""
     with kept_workers():
         yield
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are composed and not drawn, where a test is of the words and tables beside them."""
+
+    def blank(self: Any, file: Any, *, format: str, **_: Any) -> None:
+        empty = '<svg xmlns="http://www.w3.org/2000/svg"></svg>'
+        file.write(empty if format == "svg" and isinstance(file, io.StringIO) else empty.encode())
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", blank)
 
 
 def timeless(value: Any) -> Any:

@@ -14,6 +14,8 @@ from fednlp.errors import ModelError
 from fednlp.inference.export import export
 from fednlp.simulation.callback import NullCallback
 
+pytestmark = pytest.mark.whole
+
 SIZES = {
     "d_model": 16,
     "encoder_layers": 2,

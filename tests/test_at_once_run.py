@@ -26,6 +26,7 @@ def test_two_workers_and_a_resume_give_what_one_gives(
     same_for_two_workers_and_a_resume(AT_ONCE)
 
 
+@pytest.mark.whole
 def test_weights_are_near_those_of_one_client_at_a_time(experiment: Make, tmp_path: Path) -> None:
     still = {"model.config": {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}}
     still |= {"client.optimizer": "sgd", "client.learning_rate": 0.3}
@@ -36,6 +37,7 @@ def test_weights_are_near_those_of_one_client_at_a_time(experiment: Make, tmp_pa
     assert all(torch.allclose(joint[name], plain[name], rtol=1e-4, atol=1e-6) for name in plain)
 
 
+@pytest.mark.whole
 def test_more_at_once_than_train_in_a_round_is_all_of_them(
     experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_the_steps_of_secure_aggregation_are_measured_against_their_bounds() -> 
     assert sent["bytes up, secagg, 10 clients, 100000 parameters"]["of_the_protocol"] == whole
 
 
+@pytest.mark.whole
 def test_the_protocols_are_compared_where_clients_drop_out(tmp_path: Path) -> None:
     table, figures = tmp_path / "secure.csv", tmp_path / "secure.json"
     widths = ("--clients", "2", "6", "--parameters", "50", "--dropout", "0", "0.3")

@@ -291,6 +291,7 @@ def test_nothing_of_the_libraries_is_heard(toml: Path) -> None:
 # ------------------------------------------------------------------------------------------ compare
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_compare(fednlp: Type, toml: Path) -> None:
     """Every run once; a second time nothing is run again, and more methods run only what is missing."""
     result = fednlp(

@@ -58,6 +58,7 @@ def by_hand(
     return peak_memory(whole, trained, shape, plan, **more)
 
 
+@pytest.mark.whole
 def test_a_run_says_what_training_takes(experiment: Make, tiny_model: Path, tmp_path: Path) -> None:
     run = fednlp.run(experiment(ONE), tmp_path / "run")
     assert summary_of(run)["client_memory_bytes"] == by_hand(tiny_model, TrainingDepth(2, 2))
@@ -106,6 +107,7 @@ def test_personal_layers_are_in_no_vector_of_a_method(
     assert summary["client_memory_bytes"] == said
 
 
+@pytest.mark.whole
 def test_a_client_that_labels_takes_the_larger_of_the_two(
     experiment: Make, tiny_model: Path, tmp_path: Path
 ) -> None:
@@ -135,6 +137,7 @@ def test_nothing_is_said_where_nothing_is_known(
     assert "client_memory_bytes" not in summary_of(run)
 
 
+@pytest.mark.whole
 def test_a_run_and_the_plan_it_follows_say_the_same(experiment: Make, tmp_path: Path) -> None:
     few = ONE | {"fewshot": FEW, "evaluation.every": 1}
     whole = experiment(few)

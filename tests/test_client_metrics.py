@@ -24,6 +24,8 @@ from fednlp.partition import Partition
 from fednlp.reports import write_report
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 

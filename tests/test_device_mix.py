@@ -20,6 +20,8 @@ from fednlp.reports import group_runs, read_run
 from fednlp.reports.document import Grid
 from fednlp.reports.sections.costs import cost_blocks
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., config.Experiment]
 MIX = {"slow.toml": 0.25, "jetson-tx2": 0.75}
 SLOW = """

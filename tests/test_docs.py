@@ -267,6 +267,7 @@ def name_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", FOLLOWED, ids=name_of)
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_is_true(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ def test_none_where_there_may_be_a_gpu(
             assert numbers == expected
 
 
+@pytest.mark.whole
 def test_the_command_starts_them_before_it_imports_torch(document: Any, tmp_path: Path) -> None:
     file = tmp_path / "tiny.toml"
     file.write_text(tomli_w.dumps(document({"runtime.workers": 2, "runtime.device": "cpu"})))

@@ -33,6 +33,8 @@ from fednlp.runtime.shared import PrivateRoom
 
 from . import docs_blocks
 
+pytestmark = pytest.mark.whole
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 

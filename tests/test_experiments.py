@@ -43,6 +43,7 @@ def test_it_is_sound_in_every_size(path: Path) -> None:
             assert config.with_method(loaded, name, 1).resolved().variant == name
 
 
+@pytest.mark.whole
 def test_they_are_checked_without_torch() -> None:
     """In every size and variant: a mistake is reported before anything heavy is loaded."""
     code = (

@@ -26,6 +26,8 @@ from fednlp.inference.score import evaluate_run
 from fednlp.partition.index import from_owners
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 SHORT: dict[str, Any] = {"num_rounds": 1, "client.finetune_steps": 8, "clients_per_round": 8}
 METHODS: dict[str, dict[str, Any]] = {

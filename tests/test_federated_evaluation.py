@@ -18,7 +18,7 @@ from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.text_classification import TextClassification
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]

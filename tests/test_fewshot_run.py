@@ -29,7 +29,7 @@ from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.components import open_data
 from fednlp.simulation.run_dir import RunDir
 
-pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers", "undrawn")]
 
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]

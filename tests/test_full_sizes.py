@@ -81,6 +81,7 @@ def test_a_full_size_has_the_model_of_its_paper(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 @pytest.mark.variants(20)
+@pytest.mark.whole
 def test_a_full_size_fits_its_models(path: Path, tmp_path: Path) -> None:
     """They have the settings, the head and the parts that it names. Other models come with fednlp, or from a run."""
     full = config.load(path, full=True)

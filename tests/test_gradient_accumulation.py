@@ -19,6 +19,8 @@ from fednlp.partition import Partition
 from fednlp.seeds import generator
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 LABELS = ("arts", "economy", "science", "sports")
 SETTINGS = {

@@ -29,7 +29,7 @@ from fednlp.studies.trial_plan import _PARTS, Candidate, MethodSearch, added_par
 
 from .conftest import example_rows, write_csv
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 Make = Callable[..., Experiment]
 RATES = {"client.learning_rate": [1e-3, 1e-2, 3e-2]}

@@ -11,6 +11,8 @@ from fednlp.config import Experiment
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.cohort import Cohort, Population, uniform_cohort
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 SETTINGS = {
     "num_rounds": 2,

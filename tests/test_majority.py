@@ -22,6 +22,8 @@ from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
 from fednlp.studies.trial_plan import plan_searches
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Stopping = Callable[..., Any]
 Write = Callable[..., Path]
@@ -186,6 +188,7 @@ def test_what_it_has_no_use_for_is_refused(experiment: Make, changes: dict[str, 
         experiment({"algorithm.name": "majority", **changes}).resolved()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_comparison_shows_it_beside_the_methods(
     document: Callable[..., dict[str, Any]],
     sites: dict[str, Any],

@@ -63,6 +63,7 @@ def test_a_test_set_of_its_own_is_counted_on(
     assert same(read_partition_file(wanted, data), Partition.load(tmp_path / "part.npz"))
 
 
+@pytest.mark.whole
 def test_a_run_on_exchange_files_is_a_run_on_the_texts(
     texts: Path, tmp_path: Path, document: Callable[..., dict[str, Any]]
 ) -> None:

@@ -98,6 +98,7 @@ def made_up(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
     return put
 
 
+@pytest.mark.whole
 def test_a_real_plan_is_one_that_a_run_takes(typed: Type, toml: Callable[..., Path], here: Path) -> None:
     """With few labels, through the command; a run of the plan does what the plan says, and of another model refuses."""
     few = toml({"fewshot": FEW, "clients_per_round": 2, "client.max_steps": 2})
@@ -291,6 +292,7 @@ def test_less_with_more_is_told(
         (["--target", "0.8", "--variant", "nosuch"], "nosuch"),
     ],
 )
+@pytest.mark.whole
 def test_mistakes(typed: Type, toml: Callable[..., Path], words: list[str], said: str) -> None:
     result = typed(toml(), *words)
     assert isinstance(result.exception, ConfigError | RunError), result.output

@@ -15,6 +15,8 @@ from fednlp.errors import ConfigError
 from fednlp.simulation import precision
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Outcome = Callable[[RunDir], dict[str, Any]]
 LOW = {"client.bf16": True, "evaluation.bf16_full_eval": True}

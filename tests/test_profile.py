@@ -90,6 +90,7 @@ def test_the_command_shows_it_and_the_report_has_it(experiment: Make, tmp_path: 
     assert again.output.partition("where the time went")[2] == table
 
 
+@pytest.mark.whole
 def test_a_report_of_a_run_without_a_profile_leaves_the_section_out(experiment: Make, tmp_path: Path) -> None:
     run = fednlp.run(experiment({"num_rounds": 1, "runtime.workers": 1}), tmp_path / "run")
     (run.folder / "profile.json").unlink()

@@ -20,6 +20,8 @@ from fednlp.errors import ConfigError, FednlpError, ModelError
 from fednlp.inference.model import open_trained
 from fednlp.training.activation_cache import ActivationCache
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Outcome = Callable[[Any], dict[str, Any]]
 LABELS = ("arts", "economy", "science", "sports")

@@ -20,7 +20,7 @@ from fednlp.federated.attacks import ATTACKS
 from fednlp.inference.model import open_trained
 from fednlp.simulation.run_dir import RunDir, settings_hash
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 UNIFORM = {"algorithm": {"weighting": "uniform"}}
 MEDIAN = UNIFORM | {"aggregator": {"name": "median"}}

@@ -94,6 +94,7 @@ def summary_of(run: RunDir) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("method", ["fedopt", "centralised", "local"])
+@pytest.mark.variants(1)
 def test_two_runs_of_one_seed_are_equal_bit_for_bit(
     method: str, whole: Callable[[str], RunDir], experiment: Make, outcome: Outcome, tmp_path: Path
 ) -> None:
@@ -180,6 +181,7 @@ def test_stopped_and_resumed_equals_never_stopped(
 
 
 @pytest.mark.parametrize(("method", "pieces"), [("fedopt", 7), ("centralised", 15), ("local", 3)])
+@pytest.mark.variants(1)
 def test_stopped_within_a_round_loses_that_round_alone(
     method: str,
     pieces: int,

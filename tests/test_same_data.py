@@ -16,7 +16,7 @@ from fednlp.reproduction import Request, reproduce
 from fednlp.simulation.callback import NullCallback
 from fednlp.studies.same_data import SameData, digest_of, files_of
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 Make = Callable[..., Experiment]
 Document = Callable[..., dict[str, Any]]

@@ -31,7 +31,7 @@ Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]
 
-pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers", "undrawn")]
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 LOSSY = {"secure.dropout": 0.25, "secure.simulated_dropout": 0.25, "num_rounds": 6}
 METHODS: dict[str, dict[str, Any]] = {

@@ -26,6 +26,8 @@ from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.partitioning import describe, partition_source
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 PAGE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 SECTION = PAGE[PAGE.index("## Silos\n") : PAGE.index("## A look at your data\n")]
 FILES, HEAD, SAID = re.findall(r"```text\n(.*?)```", SECTION, re.S)

@@ -16,6 +16,8 @@ from fednlp.errors import RunError
 from fednlp.simulation.callback import Callback, NullCallback
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 Outcome = Callable[[Path | RunDir], dict[str, Any]]
 Stopping = Callable[..., AbstractContextManager[Callback]]

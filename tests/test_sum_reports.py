@@ -13,6 +13,8 @@ from fednlp.federated.aggregators.base import Outcome
 from fednlp.secure.aggregator import SecureCollection
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 PROTOCOLS = ("secagg", "secagg+", "lightsecagg")
 SUMMED = {"num_rounds": 2, "secure.sum_reports": True}

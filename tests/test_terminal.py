@@ -170,6 +170,7 @@ def test_very_many_labels_show_the_lowest() -> None:
     assert [line.split()[0] for line in lines[1:]] == names[:40]
 
 
+@pytest.mark.whole
 def test_a_run_ends_with_its_clients(tmp_path: Path, experiment: Any) -> None:
     from fednlp.simulation.run import run
 

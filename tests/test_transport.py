@@ -11,6 +11,8 @@ import fednlp
 from fednlp.config import Experiment
 from fednlp.simulation.run_dir import RunDir
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 METHODS: dict[str, dict[str, Any]] = {

@@ -51,6 +51,7 @@ def test_the_totals_are_the_sums_over_all_clients_to_the_byte(
 
 
 @given(cohorts, cohorts, models)
+@pytest.mark.whole
 def test_the_totals_of_two_parts_of_a_run_are_those_of_the_whole(
     one: dict[int, ClientCost], two: dict[int, ClientCost], at: CostModel
 ) -> None:

@@ -24,6 +24,7 @@ def _saved(folder: Path, config: PretrainedConfig) -> str:
     return str(folder)
 
 
+@pytest.mark.whole
 def test_a_profile_says_what_training_and_labelling_take_by_depth(tmp_path: Path) -> None:
     models = [_saved(tmp_path / "small", BERT), _saved(tmp_path / "decoder", GPT2)]
     out = tmp_path / "mine.toml"
@@ -49,6 +50,7 @@ def test_a_profile_says_what_training_and_labelling_take_by_depth(tmp_path: Path
     assert both[0] is not None
 
 
+@pytest.mark.whole
 def test_the_steps_of_a_measurement_are_told_in_order(tmp_path: Path) -> None:
     steps: list[tuple[int, int, str]] = []
     model = _saved(tmp_path / "small", BERT)
@@ -62,6 +64,7 @@ def test_the_steps_of_a_measurement_are_told_in_order(tmp_path: Path) -> None:
     assert "watts" not in table
 
 
+@pytest.mark.whole
 def test_without_a_file_the_profile_is_printed(tmp_path: Path) -> None:
     model = _saved(tmp_path / "small", BERT)
     told = CliRunner().invoke(app, ["measure", "--model", model, "--batch", "1", "--length", "4"])
@@ -99,6 +102,7 @@ def test_the_list_names_every_profile_with_its_source() -> None:
     assert "MobileBERT: a Compact Task-Agnostic BERT" in " ".join(sources.split())
 
 
+@pytest.mark.whole
 def test_a_profile_that_is_saved_is_known_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

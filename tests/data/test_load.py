@@ -229,6 +229,7 @@ def test_an_unknown_column_or_split_names_what_there_is(path: Path) -> None:
         data.labels("dev")  # type: ignore[arg-type]
 
 
+@pytest.mark.whole
 def test_loading_needs_no_deep_learning_library(path: Path) -> None:
     script = (
         "import sys\nfrom fednlp.data import load_data\n"

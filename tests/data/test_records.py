@@ -13,6 +13,7 @@ names = st.lists(cells.map(lambda name: f"c{name}c"), min_size=2, max_size=4, un
 
 
 @given(st.sampled_from([None, ",", ";", "\t", "|"]), st.sampled_from([".csv", ".tsv"]), names, st.data())
+@pytest.mark.whole
 def test_rows_come_out_as_they_were_written(
     tmp_path_factory: pytest.TempPathFactory,
     delimiter: str | None,

@@ -217,6 +217,7 @@ def test_every_example_is_for_one_thing_in_its_own_silo(
             assert (trained, tested) == (count, tests)
 
 
+@pytest.mark.whole
 def test_a_thousand_silos(tmp_path: Path) -> None:
     for number in range(1000):
         (tmp_path / f"{number}.csv").write_text("text,label\na,x\nb,y\n")

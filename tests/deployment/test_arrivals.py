@@ -98,7 +98,7 @@ def serve(shards: Shards, folder: Path, gate: Gate, members: list[Member] | None
     """Run a federation, whose sites are threads, to its end."""
     directory = open_directory(shards.experiment, folder / "server")
     hub = Hub(directory.folder / FOLDER, run_name(directory))
-    threads = []
+    parts = []
     for client, name in enumerate(shards.names):
         own = folder / f"site-{client}"
         own.mkdir(exist_ok=True)
@@ -107,18 +107,22 @@ def serve(shards: Shards, folder: Path, gate: Gate, members: list[Member] | None
         link = MemoryLink(
             part.session.begin, lambda wake, client=client: hub.session(client, wake, time.monotonic)
         )
-        threads += [threading.Thread(target=link.run), threading.Thread(target=work, args=[part])]
-    for thread in threads:
-        thread.start()
+        parts.append((part, threading.Thread(target=link.run), threading.Thread(target=work, args=[part])))
+    for _, driver, worker in parts:
+        driver.start()
+        worker.start()
     present = members or [Member(name, client) for client, name in enumerate(shards.names)]
     try:
         Federation(directory, hub, lambda: present, NullCallback()).run()
     finally:
         gate.over = True
         hub.finish("done")
-        for thread in threads:
-            thread.join(10)
-            assert not thread.is_alive()
+        for part, driver, worker in parts:
+            driver.join(10)
+            part.session.leave("its link has ended")  # a word that nobody takes any more is not waited for
+            worker.join(10)
+            assert not driver.is_alive()
+            assert not worker.is_alive()
         hub.close()
     return directory
 

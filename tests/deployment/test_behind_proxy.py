@@ -34,6 +34,8 @@ from .federation import Federation, enrol_message, request_pem, self_signed
 from .test_federation import OneAtATime, allows, quiet, rounds
 from .test_organisation import Organisation
 
+pytestmark = pytest.mark.whole
+
 grpc = pytest.importorskip("grpc", reason="gRPC is not installed")
 listening = importlib.import_module("fednlp.deployment.links.grpc.server")
 dialling = importlib.import_module("fednlp.deployment.links.grpc.client")

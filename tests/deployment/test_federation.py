@@ -129,7 +129,7 @@ def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) ->
     """Run a federation whose sites are threads, over memory links."""
     directory = open_directory(shards.experiment, folder / "server")
     hub = Hub(directory.folder / FOLDER, run_name(directory))
-    threads, failed = [], list[Exception]()
+    parts, failed = [], list[Exception]()
 
     def work(part: Participant) -> None:
         try:
@@ -150,16 +150,20 @@ def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) ->
         link = MemoryLink(
             part.session.begin, lambda wake, client=client: hub.session(client, wake, time.monotonic)
         )
-        threads += [threading.Thread(target=link.run), threading.Thread(target=work, args=[part])]
-    for thread in threads:
-        thread.start()
+        parts.append((part, threading.Thread(target=link.run), threading.Thread(target=work, args=[part])))
+    for _, driver, worker in parts:
+        driver.start()
+        worker.start()
     try:
         Federation(directory, hub, members, NullCallback()).run()
         assert await_shutdown_acks(hub, members, quiet) == []
     finally:
         hub.finish("done")
-        for thread in threads:
-            thread.join(10)
+        for part, driver, worker in parts:
+            driver.join(10)
+            part.session.leave("its link has ended")  # a word that nobody takes any more is not waited for
+            worker.join(10)
+            assert not worker.is_alive()
     return directory
 
 

@@ -40,6 +40,8 @@ from fednlp.training.requests.predict import Labels
 from .machines import Machines
 from .test_federation import allows, deploy, quiet, rounds
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 FEW: dict[str, Any] = {"gold": 12, "gamma": 1.0, "f": 1, "n": 2, "k": 20.0}

@@ -213,6 +213,7 @@ def test_a_site_that_takes_no_final_model_is_through_at_once(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("back", [True, False], ids=["server comes back", "server is gone"])
+@pytest.mark.whole
 def test_a_site_with_its_model_stays_until_a_server_that_was_killed_has_heard_so(
     back: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -40,6 +40,7 @@ class InAnyOrder(Gate):
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
 @pytest.mark.variants(1)
+@pytest.mark.whole
 def test_each_flush_is_the_weighted_mean_of_what_arrived_by_its_age(
     weighting: str, buffered: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

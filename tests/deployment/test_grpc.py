@@ -24,6 +24,8 @@ from fednlp.deployment.links.grpc import server as listening  # noqa: E402
 from .driven import MODEL, SOON, Driven, Served, session_in, until  # noqa: E402
 from .throwaway import SERVER, Authority  # noqa: E402
 
+pytestmark = pytest.mark.whole
+
 
 @pytest.fixture(scope="module")
 def authority() -> Authority:

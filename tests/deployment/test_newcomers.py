@@ -31,6 +31,8 @@ from fednlp.simulation.run_dir import RunDir
 from .machines import _GUARDED, Killed, Machines, Process
 from .test_federation import Member, quiet, rounds
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 

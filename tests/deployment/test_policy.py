@@ -61,6 +61,7 @@ def test_a_key_without_a_value_has_a_valid_example(tmp_path: Path) -> None:
 
 @given(st.dictionaries(st.sampled_from(["text", "label", "delimiter"]), TEXTS), st.dictionaries(TEXTS, TEXTS))
 @example({"text": 'a"b\\\x7f'}, {'"': "\n", "": "x"})
+@pytest.mark.whole
 def test_any_text_is_written_as_it_is(
     tmp_path_factory: Any, given_: dict[str, str], columns: dict[str, str]
 ) -> None:

@@ -97,6 +97,7 @@ def test_renaming_is_renaming_each(labels: list[str], names: dict[str, str], tag
 
 
 @given(LABELS, st.sets(st.sampled_from(NAMES), min_size=1), st.booleans())
+@pytest.mark.whole
 def test_unknown_labels_are_counted(labels: list[str], known: set[str], tags: bool) -> None:
     found = unknown_labels(in_memory(labels, tags), sorted(known))
     whole = labels + (["O"] * len(labels) if tags else [])
@@ -239,6 +240,7 @@ def test_the_server_learns_nothing_of_the_data(tmp_path: Path, planted: str) -> 
 
 
 @given(st.sets(st.sampled_from(NAMES), max_size=3))
+@pytest.mark.whole
 def test_examples_of_a_label_with_an_empty_name_are_left_out(
     tmp_path_factory: pytest.TempPathFactory, dropped: set[str]
 ) -> None:

@@ -197,6 +197,7 @@ def test_a_site_speaks_for_itself_of_what_it_was_asked() -> None:
         check(LabelsKept(2, 1001), LabelsKept)
 
 
+@pytest.mark.whole
 def test_a_site_that_claims_many_examples_does_not_fill_the_servers_memory() -> None:
     for name in ("train", "test"):
         with pytest.raises(RunError, match="the answer does not fit"):

@@ -169,6 +169,7 @@ class HostileBroker:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 2**32), st.sampled_from([0.0, 0.02, 0.1, 0.5]))
+@pytest.mark.whole
 def test_a_broker_can_only_drop_and_delay(authority: Authority, seed: int, harm: float) -> None:
     """Each end reads from the beginning what its own peer has written, in order and unchanged, or less of it.
 

@@ -180,24 +180,22 @@ def files(folder: Path) -> Iterator[bytes]:
             yield path.read_bytes()
 
 
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("protocol", ["none", *PROTOCOLS])
 def test_an_update_is_neither_in_the_traffic_nor_on_the_server_s_disk(
-    experiment: Make, tmp_path: Path, planted: list[bytes]
+    protocol: str, experiment: Make, tmp_path: Path, planted: list[bytes]
 ) -> None:
     """Without secure aggregation the same search finds each of them."""
-    for protocol in ("none", *PROTOCOLS):
-        planted.clear()
-        changes = {} if protocol == "none" else {"secure.protocol": protocol}
-        folder = tmp_path / protocol
-        folder.mkdir()
-        made = experiment(SETTINGS | {"num_rounds": 1} | changes)
-        machines = Machines(shards_of(made, folder / "shards"), folder)
-        deployed = machines.run()
-        assert len(planted) >= 40
-        found = hits(planted, [b"".join(machines.frames)]), hits(planted, files(deployed.folder))
-        if protocol == "none":  # a stretch may go beyond its tensor, which travels in another order
-            assert min(found) > 0.9 * len(set(planted))
-        else:
-            assert found == (0, 0)
+    changes = {} if protocol == "none" else {"secure.protocol": protocol}
+    made = experiment(SETTINGS | {"num_rounds": 1} | changes)
+    machines = Machines(shards_of(made, tmp_path / "shards"), tmp_path)
+    deployed = machines.run()
+    assert len(planted) >= 40
+    found = hits(planted, [b"".join(machines.frames)]), hits(planted, files(deployed.folder))
+    if protocol == "none":  # a stretch may go beyond its tensor, which travels in another order
+        assert min(found) > 0.9 * len(set(planted))
+    else:
+        assert found == (0, 0)
 
 
 SERVER = """

@@ -402,6 +402,7 @@ def test_a_share_is_of_the_seed_or_of_the_key(protocol: str, tmp_path: Path) -> 
         assert kinds == {peer: KEY if peer == OWN else SEED for peer in kinds}
 
 
+@pytest.mark.whole
 def test_an_experiment_says_what_is_expected(experiment: Make) -> None:
     numbers: dict[str, Any] = {"own": 1, "clients": 8, "parameters": 10, "examples": 25, "smallest": 3}
     assert agreed(experiment({}), "run", **numbers) is None

@@ -34,6 +34,7 @@ def fast_disk() -> Iterator[None]:
     twice=st.sets(st.integers(1, _MOST), max_size=10),
     torn=st.sets(st.integers(1, _MOST), max_size=10),
 )
+@pytest.mark.whole
 def test_the_sum_is_that_of_whoever_uploaded(
     protocol: str, vanished: dict[int, int], kills: set[int], twice: set[int], torn: set[int]
 ) -> None:

@@ -34,6 +34,8 @@ pytest.importorskip("grpc", reason="gRPC is not installed")
 from fednlp.deployment.operate import join as joining
 from fednlp.deployment.operate.serve import Listening, serve
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 

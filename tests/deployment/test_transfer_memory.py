@@ -18,6 +18,7 @@ from .memory_link import MemoryLink
 SIZE = 64 << 20
 
 
+@pytest.mark.whole
 def test_an_object_there_and_back_holds_a_few_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_link, "_MOST_KEPT", 0)
     model = tmp_path / "model"

@@ -165,6 +165,7 @@ def by_hand(experiment: Make, tmp_path_factory: pytest.TempPathFactory) -> bytes
     return params(fednlp.run(named, tmp_path_factory.mktemp("prox") / "run"))
 
 
+@pytest.mark.whole
 def test_a_method_is_the_same_by_name_as_a_function_and_as_a_value(
     experiment: Make, tmp_path: Path, own_module: None, by_hand: bytes
 ) -> None:
@@ -190,6 +191,7 @@ def test_a_function_without_a_name_is_refused(experiment: Make, tmp_path: Path) 
         fednlp.run(experiment(SHORT), tmp_path / "run", algorithm=lambda clients: fedprox(clients))
 
 
+@pytest.mark.whole
 def test_a_value_is_trained_by_one_worker_and_resumed_with_itself(
     experiment: Make, tmp_path: Path, stopping: Callable[..., Any], by_hand: bytes
 ) -> None:
@@ -210,6 +212,7 @@ def test_a_run_of_a_named_method_takes_no_value(experiment: Make, tmp_path: Path
         fednlp.resume(run.folder, algorithm=fedprox(4))
 
 
+@pytest.mark.whole
 def test_vectors_of_a_method_outlive_a_stop(
     experiment: Make, tmp_path: Path, stopping: Callable[..., Any]
 ) -> None:
@@ -231,6 +234,7 @@ def test_vectors_of_a_method_outlive_a_stop(
     assert params(whole) != params(fednlp.run(settings, tmp_path / "plain", algorithm=fedprox(4)))
 
 
+@pytest.mark.whole
 def test_six_calls_from_a_run_to_an_optimiser_s_step(
     experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_candidate_that_does_not_answer_does_not_train() -> None:
     assert cohort == Cohort([4, 5])
 
 
+@pytest.mark.whole
 def test_oort_explores_uniformly_where_utilities_are_equal() -> None:
     """Those that were never tried, and those that were, each with the same probability within their kind."""
     counts, rounds = np.zeros(8), 2000

@@ -356,6 +356,7 @@ def test_signs_are_packed_as_a_loop_packs_them(values: list[bool]) -> None:
 
 
 @given(update=UPDATES, bound=st.floats(0.01, 100))
+@pytest.mark.whole
 def test_the_whole_update_is_scaled_to_the_norm(update: dict[str, torch.Tensor], bound: float) -> None:
     norm = float(torch.cat([value.double().view(-1) for value in update.values()]).norm())
     clipped = Clip(bound).encode(update, KEY)

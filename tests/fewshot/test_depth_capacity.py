@@ -139,6 +139,7 @@ def budgets(draw: st.DrawFn) -> Callable[[TrainingPlan], bool]:
 
 @settings(max_examples=300)
 @given(steps() | worlds(), budgets())
+@pytest.mark.whole
 def test_whatever_fits_and_reaches_the_target_is_not_missed(
     world: World, fits: Callable[[TrainingPlan], bool]
 ) -> None:

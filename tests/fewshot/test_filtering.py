@@ -78,6 +78,7 @@ def test_where_the_highest_is_looked_for_and_how_sums_are_cut_change_nothing(mon
 
 
 @given(signs(), st.data(), RHOS)
+@pytest.mark.whole
 def test_from_embeddings_to_picks(vectors, data, rho):
     k = data.draw(st.integers(1, len(vectors) + 2))
     budget = data.draw(st.integers(0, len(vectors) + 2))
@@ -88,6 +89,7 @@ def test_from_embeddings_to_picks(vectors, data, rho):
 
 
 @given(signs(), st.integers(0, 30))
+@pytest.mark.whole
 def test_each_text_once_and_a_budget_is_the_beginning_of_a_larger_one(vectors, budget):
     everything = representative(vectors, len(vectors), 3)
     assert sorted(everything.tolist()) == list(range(len(vectors)))
@@ -95,6 +97,7 @@ def test_each_text_once_and_a_budget_is_the_beginning_of_a_larger_one(vectors, b
 
 
 @given(signs(), st.data())
+@pytest.mark.whole
 def test_lengths_do_not_matter(vectors, data):
     powers = data.draw(st.lists(st.integers(-20, 20), min_size=len(vectors), max_size=len(vectors)))
     scaled = (vectors * 2.0 ** np.array(powers)[:, None]).astype(np.float32)

@@ -82,6 +82,7 @@ def test_what_a_full_client_cannot_have_goes_on_in_proportion():
     np.testing.assert_allclose(np.delete(counts, largest), expected, rtol=2e-3, atol=2)
 
 
+@pytest.mark.whole
 def test_the_shares_are_those_of_a_dirichlet():
     """Mean 1/C and variance (C - 1) / C^2 / (C gamma + 1), over many draws."""
     clients, gamma, total = 5, 0.7, 10**6

@@ -151,6 +151,7 @@ def _by_the_rule(
     more_than=st.sampled_from([0.0, 0.3, 0.5]),
     chance=st.sampled_from([0.0123, 0.0511, 0.3217, 1.01]),  # no probability that few texts come to
 )
+@pytest.mark.whole
 def test_suspects_are_those_of_the_rule_taken_literally(
     seed: int, clients: int, texts: int, classes: int, least: int, more_than: float, chance: float
 ) -> None:

@@ -77,6 +77,7 @@ def test_labellings_are_counted_from_one() -> None:
 
 
 @given(paces, st.integers(0, 50), st.integers(1, 20))
+@pytest.mark.whole
 def test_labelling_is_due_at_first_and_then_once_in_every_f_rounds(
     pace: Pace, first: int, times: int
 ) -> None:

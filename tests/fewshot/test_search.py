@@ -155,6 +155,7 @@ lists = st.lists(
     PaceSearchRules(2, 3, -0.001, 4, 0.1, 1.0, 2),
 )
 @given(st.integers(), lists, rules_of)
+@pytest.mark.whole
 def test_the_search_is_algorithm_1(seed: int, paces: list[Pace], rules: PaceSearchRules) -> None:
     paces, world = list(dict.fromkeys(paces)), World(seed)
     log, chosen, model = straight(world, paces, rules, 60)

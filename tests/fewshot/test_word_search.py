@@ -175,6 +175,7 @@ def test_what_has_no_words(
     assert message in str(result.exception)
 
 
+@pytest.mark.whole
 def test_words_are_of_the_texts_and_not_of_the_pattern(tmp_path: Path) -> None:
     data, prompts = tmp_path / "pairs.csv", tmp_path / "own.toml"
     rows = [

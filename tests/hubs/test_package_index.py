@@ -297,6 +297,7 @@ def test_a_path_that_leads_outside_is_refused(make_wheel: Make, index: Path, cac
     assert not list(cache.parent.rglob("evil"))
 
 
+@pytest.mark.whole
 def test_processes_that_fetch_at_once_fetch_once_and_get_the_same(
     archive: PinnedArchive, cache: Path
 ) -> None:

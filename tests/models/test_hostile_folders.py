@@ -356,6 +356,7 @@ def test_a_prompt_is_as_large_as_its_file(changes: dict[str, Any], tmp_path: Pat
         lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.just(LAYERS), inner),
     )
 )
+@pytest.mark.whole
 def test_any_settings_are_taken_or_refused(value: Any) -> None:
     with suppress(ModelError):
         require_bounded({"a": value}, "config.json")

@@ -273,6 +273,7 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.whole
 def test_the_package_needs_numpy_alone():
     heavy = ["torch", "sklearn", "scipy", "matplotlib", "pyarrow", "transformers", "threadpoolctl"]
     code = f"import sys, fednlp.partition; print([name for name in {heavy} if name in sys.modules])"

@@ -38,6 +38,7 @@ def _delta(epsilon_: float, sigma: float, q: float, first: float, second: float)
 
 @pytest.mark.parametrize("sigma", [1.0, 2.0, 5.0])
 @pytest.mark.parametrize(("clients", "cohort"), [(100, 1), (10, 5), (10, 10)])
+@pytest.mark.variants(6)
 def test_one_poisson_round_is_exact(sigma: float, clients: int, cohort: int) -> None:
     q = cohort / clients
     got = epsilon(sigma, "poisson", clients, cohort, 1, DELTA)
@@ -155,7 +156,7 @@ both = st.sampled_from(["fixed", "poisson"])
 runs = st.tuples(st.floats(1, 10), both, st.integers(2, 10_000), st.floats(0, 1), st.integers(1, 300))
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(runs, st.sampled_from([None, 0.0]))
 def test_more_noise_fewer_rounds_smaller_cohorts_and_larger_delta_give_away_less(
     run: tuple[float, Sampling, int, float, int], distance: float | None
@@ -173,7 +174,7 @@ def test_more_noise_fewer_rounds_smaller_cohorts_and_larger_delta_give_away_less
     assert of(sigma, cohort, rounds, 10 * DELTA) <= base
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(runs, st.floats(0, 1e-3))
 def test_whole_numbers_never_count_for_more_than_real_ones(
     run: tuple[float, Sampling, int, float, int], distance: float

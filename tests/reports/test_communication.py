@@ -136,6 +136,7 @@ def test_a_part_of_a_tensor_counts_with_its_parameters(new_run: NewRun) -> None:
     assert (second.tensors, second.parameters) == (1 / 5, 2 / 32)
 
 
+@pytest.mark.whole
 def test_a_page_has_table_and_figure_and_others_have_neither(new_run: NewRun) -> None:
     run = _pulled(new_run(), PLAIN, clients=9)
     grid, picture = communication_blocks({"A": [run]})

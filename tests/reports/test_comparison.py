@@ -15,7 +15,7 @@ from fednlp.reports.table import Stat, Table, TableColumn, TableRow
 
 from .conftest import make_run
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 TRIALS = Table(
     (TableColumn("round_2", "Round 2", "share"),),

@@ -204,6 +204,8 @@ def test_a_metric_that_is_no_share_takes_any_target(new_run: NewRun) -> None:
     assert _column(_grids({"A": [run]}, 30)[1], "BLEU reached") == ["30"]
 
 
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.whole
 def test_a_written_report_takes_the_target(new_run: NewRun, tmp_path: Path) -> None:
     config = {"costs": {"bandwidth_up": 1.0, "bandwidth_down": 4.0, "device": "jetson-tx2"}}
     folder = new_run(rounds=2, clients=3, counted=True, config=config)

@@ -107,6 +107,7 @@ def test_clients_of_one_name_keep_their_columns(new_run: NewRun) -> None:
     ]
 
 
+@pytest.mark.whole
 def test_the_report_shows_it_and_writes_csv_unrounded(new_run: NewRun, tmp_path: Path) -> None:
     folder = _write(new_run(), [("server", [0.123456, None])], ("a", "b"), "accuracy")
     paths = write_report([folder], tmp_path / "out")

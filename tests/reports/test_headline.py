@@ -10,7 +10,7 @@ from fednlp.reports.content import build
 from fednlp.reports.read import read_run
 from tests.reports.conftest import MakeRun
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 
 def scored(folder: Path, scores: list[float], tests: list[int]) -> Path:

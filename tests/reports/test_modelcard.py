@@ -111,6 +111,8 @@ def test_the_base_is_named_as_at_the_hub_or_not_at_all(
     assert _front(_card(run, model=name)).get("base_model") == base
 
 
+@pytest.mark.usefixtures("undrawn")
+@pytest.mark.whole
 def test_what_is_handed_on_names_no_folder_of_the_machine(new_run: NewRun) -> None:
     data = {"path": ["/home/a b/silos/*.csv", "/home/me/d.csv"], "test_path": "~/t.csv"}
     config = {

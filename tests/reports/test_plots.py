@@ -212,6 +212,7 @@ def test_png_files_are_of_the_size_asked_for(groups: dict[str, list[Run]]) -> No
     assert (int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")) == (720, 420)
 
 
+@pytest.mark.whole
 def test_reports_start_light_and_never_touch_the_state_of_pyplot() -> None:
     code = (
         "import sys, fednlp.reports\n"

@@ -208,6 +208,7 @@ def test_the_terminal_shows_names_as_they_are_and_dims_baselines() -> None:
 
 @settings(deadline=None)
 @given(tables, st.integers(1, 120))
+@pytest.mark.whole
 def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_cell(table: Table, width: int) -> None:
     from rich.console import Console
 

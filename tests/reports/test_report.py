@@ -132,6 +132,7 @@ def test_the_same_runs_give_the_same_bytes(folders: list[Path], tmp_path: Path) 
     assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_runs_on_other_texts_under_the_same_settings_are_named(new_run: NewRun, tmp_path: Path) -> None:
     """Runs of another data set, and of before digests were kept, are nobody's business."""
@@ -169,6 +170,7 @@ def test_a_report_of_one_run_shows_every_metric_and_its_clients(new_run: NewRun,
     } <= names
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_page_links_to_each_run_directory_wherever_it_lies(new_run: NewRun, tmp_path: Path) -> None:
     names = ("a b", "javascript:alert(1)", 'x" onclick="y', "100%", "ü#?")
     runs = [new_run(name, seed=seed) for seed, name in enumerate(names)]
@@ -178,6 +180,7 @@ def test_a_page_links_to_each_run_directory_wherever_it_lies(new_run: NewRun, tm
     assert [unquote(link) for link in links] == [f"./../../{name}/" for name in names]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_same_curve_is_drawn_once(new_run: NewRun, tmp_path: Path) -> None:
     folder = new_run()
     alike = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
@@ -189,6 +192,7 @@ def test_the_same_curve_is_drawn_once(new_run: NewRun, tmp_path: Path) -> None:
     assert not {"curve-personal", "cost-bytes-personal", "cost-time-personal"} & names
 
 
+@pytest.mark.usefixtures("undrawn")
 @pytest.mark.slow
 def test_the_headline_says_which_method_is_shown_and_why(folders: list[Path], tmp_path: Path) -> None:
     markup = write_report(folders, tmp_path / "out")[0].read_text(encoding="utf-8")
@@ -216,6 +220,7 @@ def test_a_chart_whose_names_are_hostile_is_data(tmp_path: Path) -> None:
     assert data["lines"][0]["y"] == [0.5, None]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_markdown_shows_figures_that_are_there(folders: list[Path], tmp_path: Path) -> None:
     paths = write_report(folders[:4], tmp_path / "out")
     shown = re.findall(r"!\[.*?\]\((.*?)\)", paths[1].read_text(encoding="utf-8"))
@@ -271,6 +276,7 @@ def test_a_run_under_way_and_one_that_has_not_begun(new_run: NewRun, tmp_path: P
     assert "unfinished" in alone[0].read_text(encoding="utf-8")
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_dropped_clients_are_listed_up_to_a_limit(new_run: NewRun, tmp_path: Path) -> None:
     folder = new_run(rounds=1)
     drops = ", ".join(f'{{"client": {i}, "reason": "loss is NaN"}}' for i in range(30))
@@ -349,6 +355,7 @@ LOOK = {
 }
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_how_the_data_were_read(new_run: NewRun, tmp_path: Path) -> None:
     """Each different answer once; of what is odd, each kind once; nothing of runs that did not look."""
     folders = [new_run(f"run{seed}", seed=seed) for seed in range(3)]

@@ -116,6 +116,7 @@ def test_a_method_with_a_value_of_its_own_is_a_point(new_run: NewRun) -> None:
     assert point.get_xdata()[0] == 10
 
 
+@pytest.mark.whole
 def test_the_report_has_the_figure(split: list[Path], new_run: NewRun, tmp_path: Path) -> None:
     assert "sweep.png" in {path.name for path in write_report(split[::2], tmp_path / "out")}
     assert list(sweep_blocks(_groups([new_run("x")]))) == []

@@ -17,7 +17,7 @@ from fednlp.reports.read import Run, read_run
 from fednlp.reports.render import to_text
 from fednlp.reports.table import Stat, compare_table
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 NewRun = Callable[..., Path]
 

@@ -25,7 +25,7 @@ from fednlp.simulation.callback import NullCallback
 
 from .made_up import pages_of, table_of
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 TABLES, METHODS, SEEDS = ("table1", "table2", "table3"), ("a", "b"), 3
 Figures = Mapping[str, Mapping[str, Mapping[int, float]]]

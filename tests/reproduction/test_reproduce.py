@@ -28,7 +28,7 @@ from fednlp.simulation.callback import NullCallback
 
 from .made_up import Said, agnews_in, manifest_in
 
-pytestmark = pytest.mark.whole
+pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("undrawn")]
 
 Document = Callable[..., dict[str, Any]]
 

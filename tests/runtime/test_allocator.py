@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.whole
+
 PROGRAM = """
 import resource
 from pathlib import Path

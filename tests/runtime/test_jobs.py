@@ -140,6 +140,7 @@ def test_ranks_of_mpirun_work_for_one_run(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="cores cannot be chosen here")
+@pytest.mark.whole
 def test_several_processes_divide_the_cores(path: None) -> None:
     cores = os.sched_getaffinity(0)
     found: list[list[int]] = []
@@ -241,6 +242,7 @@ def test_a_process_that_dies_is_named_and_replaced(call: Call) -> None:
 
 
 @pytest.mark.parametrize("how", ["wait", "stubborn"])
+@pytest.mark.whole
 def test_an_interrupt_ends_what_is_being_done(
     how: str, path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +269,7 @@ def test_an_interrupt_ends_what_is_being_done(
 
 
 @pytest.mark.parametrize(("how", "times"), [("wait", 1), ("stubborn", 2)])
+@pytest.mark.whole
 def test_ctrl_c_interrupts_all_and_a_second_one_kills(
     how: str, times: int, path: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

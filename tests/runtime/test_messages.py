@@ -60,6 +60,7 @@ def refusal(value: Any) -> str:
 
 @pytest.mark.parametrize("kind", MESSAGES, ids=lambda kind: kind.__name__)
 @given(data=st.data())
+@pytest.mark.whole
 def test_every_message_survives_its_way(kind: Any, data: st.DataObject) -> None:
     """To a JSON value, to text, and back: the same message, of the same type."""
     message = data.draw(messages(kind))

@@ -41,8 +41,12 @@ def mpirun(ranks: int, *arguments: str, cwd: Path) -> subprocess.CompletedProces
 
 
 @needs_mpirun
-def test_the_number_of_ranks_changes_nothing(experiment: Make, tmp_path: Path) -> None:
-    made = {name: experiment({"num_rounds": 2} | settings) for name, settings in METHODS.items()}
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("methods", [("ditto", "median"), ("fedavg", "secagg+")])
+def test_the_number_of_ranks_changes_nothing(
+    methods: tuple[str, ...], experiment: Make, tmp_path: Path
+) -> None:
+    made = {name: experiment({"num_rounds": 2} | METHODS[name]) for name in methods}
     settings = tmp_path / "experiments.json"
     settings.write_text(json.dumps({name: one.model_dump(exclude_none=True) for name, one in made.items()}))
     done = mpirun(3, str(Path(__file__).with_name("ranks.py")), str(settings), str(tmp_path), cwd=tmp_path)

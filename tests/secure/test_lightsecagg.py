@@ -211,6 +211,7 @@ def test_four_clients_may_drop_out_at_any_stage_in_any_combination() -> None:
         check(FOUR, dict(zip(FOUR.ids, stages, strict=True)))
 
 
+@pytest.mark.slow
 def test_five_clients_may_drop_out_at_any_stage_in_any_combination() -> None:
     for stages in product(STAGES, repeat=5):
         check(FIVE, dict(zip(FIVE.ids, stages, strict=True)))

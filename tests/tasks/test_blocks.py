@@ -117,6 +117,7 @@ def test_a_model_that_fails_is_left_as_it_was() -> None:
 
 
 @given(rows=st.integers(1, 20), width=st.integers(1, 5), most=st.integers(1, 7), data=st.data())
+@pytest.mark.whole
 def test_pieces_hold_each_row_and_place_once(rows: int, width: int, most: int, data: Any) -> None:
     places = sorted(data.draw(st.sets(st.integers(0, rows * width - 1))))
     ids = torch.arange(rows * width).view(rows, width)

@@ -61,6 +61,7 @@ def test_a_value_out_of_range_is_refused_by_its_key(option: str) -> None:
         parse({"data": {"name": "20news"}, "task": {option: BAD.get(option, [1])}})
 
 
+@pytest.mark.whole
 def test_options_are_checked_without_torch() -> None:
     program = (
         "import sys\nfrom fednlp.config import parse\nfrom fednlp.errors import ConfigError\n"

@@ -226,6 +226,7 @@ def test_predictions_do_not_depend_on_the_batch_or_its_pieces(
     np.testing.assert_allclose(found(6), whole, rtol=1e-5)
 
 
+@pytest.mark.whole
 def test_it_learns_words_from_their_neighbours(tokenizer: Any) -> None:
     """Two sentences: at each place there are two words, and the others say which it is."""
     task = MaskedLM.build([], tokenizer)

@@ -11,6 +11,8 @@ from fednlp.inference.predict import predict_texts
 
 from .models import byte_level, gpt2
 
+pytestmark = pytest.mark.whole
+
 PAIRS = {
     "Anna sagt: „Hallo“ – heute.": "Anna says: “hello” – today.",
     "Berlin (die Stadt) ist z.B. alt.": "Berlin (the city) is old.",

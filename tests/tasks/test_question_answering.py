@@ -370,6 +370,7 @@ def test_the_loss_is_that_of_transformers_and_padding_does_not_matter(
         max_size=10,
     )
 )
+@pytest.mark.whole
 def test_law(tokenizer: Any, drawn: list[tuple[str, list[str]]]) -> None:
     rows = [row("up", "what", *((gold, 0) for gold in golds)) for _, golds in drawn]
     features, said = Features.in_memory(TASK.encode(rows, tokenizer, 16)), [said for said, _ in drawn]
@@ -406,6 +407,7 @@ def keys(count: int) -> list[dict[str, str | None]]:
     return rows
 
 
+@pytest.mark.whole
 def test_learns(tokenizer: Any, fitted: Callable[..., dict[str, float]]) -> None:
     features = Features.in_memory(TASK.encode(keys(32), tokenizer, 32))
     metrics = fitted(TASK, features, steps=250)

@@ -126,6 +126,7 @@ def test_the_outcome_is_that_of_the_logits(
 
 
 @given(st.lists(st.tuples(st.integers(-1, 3), st.integers(0, 3)), min_size=1, max_size=40))
+@pytest.mark.whole
 def test_metrics_are_those_of_scikit_learn(drawn: list[tuple[int, int]]) -> None:
     from sklearn.metrics import classification_report, confusion_matrix
 
@@ -175,6 +176,7 @@ def test_nothing_scores_nothing(features: Features) -> None:
     assert TASK.score(np.zeros((3, 2))).tolist() == [0.0] * 3
 
 
+@pytest.mark.whole
 def test_learns(features: Features, fitted: Callable[..., dict[str, float]]) -> None:
     assert task_class("text-classification") is TextClassification
     assert fitted(TASK, features, steps=150)["accuracy"] > 0.9

@@ -161,6 +161,7 @@ def test_a_diverged_model_is_finite(
         assert TASK.score(TASK.statistics(said, features, np.arange(4)).sum(0)) == 0.0
 
 
+@pytest.mark.whole
 def test_learns(tokenizer: Any, fitted: Callable[..., dict[str, float]]) -> None:
     metrics = fitted(TASK, Features.in_memory(TASK.encode(rows(24), tokenizer, 32)), steps=150)
     assert metrics["pearson"] > 0.9

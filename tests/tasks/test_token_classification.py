@@ -233,6 +233,7 @@ def test_options(tokenizer: Any) -> None:
     assert task.format_prediction(["O", "B-DIR"]) == "O B-DIR"
 
 
+@pytest.mark.whole
 def test_learns(tokenizer: Any, fitted: Callable[..., dict[str, float]]) -> None:
     metrics = fitted(TASK, encoded(tokenizer, *sentences(32)), steps=120)
     assert metrics["f1"] > 0.9

@@ -73,6 +73,7 @@ def test_nothing_is_cut_off_where_all_fits(tokenizer: Any, tmp_path: Path) -> No
     assert (found.texts, found.tokens, found.of_tokens) == (0, 0, features.all_lengths.sum())
 
 
+@pytest.mark.whole
 def test_many_long_texts_are_estimated_from_a_sample(tokenizer: Any, tmp_path: Path) -> None:
     data = made(CASES[0], [LONG, LONG + 1] * 300 + [SHORT] * 400, tmp_path)
     task = task_class(CASES[0].task).build(data.label_names, tokenizer)

@@ -59,6 +59,7 @@ def trained(
     ),
     mu=st.sampled_from([0.0, 0.5]),
 )
+@pytest.mark.whole
 def test_a_step_in_passes_is_the_step_of_a_batch_that_many_times_larger(
     examples: int, batch: int, passes: int, changes: dict[str, Any], mu: float
 ) -> None:

@@ -245,6 +245,7 @@ def test_token_types_tell_rows_apart(make_cache: Callable[..., ActivationCache])
 
 @settings(max_examples=15)
 @given(order=st.permutations(range(6)), cuts=st.sets(st.integers(1, 5)), seed=st.integers(0, 3))
+@pytest.mark.whole
 def test_states_do_not_depend_on_the_batch_that_met_them_first(
     order: list[int], cuts: set[int], seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -135,6 +135,7 @@ def test_precision_is_kept_and_the_replica_is_left_as_it_was(experiment: Make, t
         assert torch.nn.functional.cosine_similarity(one.update, both.update, dim=0) > 0.9
 
 
+@pytest.mark.whole
 def test_dropout_has_the_same_distribution(experiment: Make, tmp_path: Path) -> None:
     """Masks are others; over many rounds the mean update and its spread are the same."""
     changes = {"client.optimizer": "sgd", "client.learning_rate": 0.1, "client.max_steps": 1}

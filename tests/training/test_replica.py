@@ -479,6 +479,7 @@ def lora_bert(folder: Path, build: object = pretrained_model) -> nn.Module:
     return build(str(folder), "AutoModelForSequenceClassification", HEAD, settings_, seed=5, peft=LORA)
 
 
+@pytest.mark.whole
 def test_a_federated_round_of_adapters_is_that_of_peft(tiny_model: Path) -> None:
     pytest.importorskip("peft")
     options = LocalTraining(optimizer="adamw", learning_rate=0.01, weight_decay=0.1)

@@ -171,6 +171,7 @@ def test_text_that_shares_its_bytes_without_end_is_stopped(tmp_path: Path) -> No
 
 
 @given(st.data())
+@pytest.mark.whole
 def test_a_file_that_is_cut_short_is_refused(data: st.DataObject) -> None:
     """Bytes altered within a file are the HDF5 library's own business: it is not proof against all of them."""
     with tempfile.TemporaryDirectory() as folder:

@@ -50,6 +50,7 @@ def test_lines_are_told(write: Write) -> None:
     assert [line for line, _ in elements(path, {"b"})] == [2, 4]
 
 
+@pytest.mark.whole
 def test_what_has_no_end_is_stopped(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LONGEST_LINE", 100_000)
     with pytest.raises(DataError, match="a tag or comment without end"):

@@ -80,6 +80,7 @@ def test_clients_that_weigh_nothing_count_alike() -> None:
     assert shares_of([ClientResult(0, 0.0), ClientResult(1, 0.0)]).tolist() == [0.5, 0.5]
 
 
+@pytest.mark.whole
 def test_it_takes_weights_by_examples_and_outvotes_attackers(experiment: Make, tmp_path: Path) -> None:
     attack = {"name": "sign-flip", "fraction": 0.25, "scale": 50.0}
     asked: dict[str, Any] = {"num_rounds": 2, "clients_per_round": 8, "attack": attack}

@@ -107,6 +107,7 @@ def expected(rule: CoordinateWise, stacked: np.ndarray) -> np.ndarray:
 
 @given(cohort=cohorts(), data=st.data(), fraction=st.none() | st.floats(0, 0.49))
 @settings(max_examples=100)
+@pytest.mark.whole
 def test_each_coordinate_is_what_numpy_and_scipy_say(
     cohort: dict[int, dict[str, Update]], data: st.DataObject, fraction: float | None
 ) -> None:
@@ -327,6 +328,7 @@ def test_a_run_that_stops_leaves_nothing_behind(
     assert not list(temporary.iterdir())
 
 
+@pytest.mark.whole
 def test_a_method_with_an_aggregator_of_its_own_keeps_it(experiment: Make, tmp_path: Path) -> None:
     own = replace(fedavg(4, weight=equally), aggregator=Median())
     wanted = experiment(RUN | {"num_rounds": 1, "aggregator": {"name": "mean"}})

@@ -14,6 +14,8 @@ from fednlp.errors import ConfigError
 
 from .written_out import WHOLE_BATCHES, Clients, Tensors, assert_close, moved, weights_of
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 
@@ -91,6 +93,7 @@ def test_at_alpha_0_a_client_has_the_model_that_its_steps_end_with(experiment: M
     ],
     ids=lambda changes: next(iter(changes)),
 )
+@pytest.mark.variants(2)
 def test_what_it_goes_with(experiment: Make, tmp_path: Path, changes: dict[str, Any]) -> None:
     asked = {"num_rounds": 2, "clients_per_round": 2, "partition.clients": 2, "algorithm.name": "apfl"}
     run = fednlp.run(experiment(asked | changes), tmp_path / "run")

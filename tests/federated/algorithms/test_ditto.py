@@ -261,6 +261,7 @@ def assert_same_personal_models(one: RunDir, other: RunDir) -> None:
     ],
     ids=lambda changes: next(iter(changes)),
 )
+@pytest.mark.variants(3)
 def test_what_it_goes_with(experiment: Make, tmp_path: Path, changes: dict[str, Any]) -> None:
     """Each leaves clients personal models that differ from the global one, and from each other."""
     asked = {"num_rounds": 2, "clients_per_round": 2, "partition.clients": 2, "algorithm.name": "ditto"}

@@ -326,6 +326,7 @@ def versions_in(folder: Path) -> set[int]:
     return {int(name.rpartition(".")[2]) for name in names if name.startswith("vector.version.")}
 
 
+@pytest.mark.whole
 def test_a_run_is_what_the_clock_says(buffered: Make, experiment: Make, tmp_path: Path) -> None:
     given = buffered()
     run = fednlp.run(given, tmp_path / "run")

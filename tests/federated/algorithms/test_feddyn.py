@@ -72,6 +72,7 @@ def algorithm_1(clients: Clients, alpha: float) -> Tensors:
     return x
 
 
+@pytest.mark.whole
 def test_it_is_algorithm_1(experiment: Make, tmp_path: Path) -> None:
     asked = experiment(WHOLE_BATCHES | {"algorithm": {"name": "feddyn", "alpha": 0.5}})
     run = fednlp.run(asked, tmp_path / "run")
@@ -94,6 +95,7 @@ def test_what_it_does_not_go_with(experiment: Make, changes: dict[str, Any], sai
         experiment({"algorithm.name": "feddyn"} | changes).resolved()
 
 
+@pytest.mark.whole
 def test_fedavgm_is_fedopt_with_momentum_and_no_other_optimiser(
     experiment: Make, tmp_path: Path, outcome: Callable[..., dict[str, Any]]
 ) -> None:

@@ -90,6 +90,7 @@ def straight_line(
     ids=["plain", "uniform, server rate", "momentum"],
 )
 @pytest.mark.variants(1)
+@pytest.mark.whole
 def test_a_run_is_the_algorithm_written_out(
     changes: dict[str, Any],
     momentum: float,
@@ -126,6 +127,7 @@ def test_two_workers_and_a_resumed_run_end_alike(
     assert_ends_alike(experiment(changes), two, outcome, stopping, tmp_path)
 
 
+@pytest.mark.whole
 def test_as_many_steps_by_all_is_fedavg(experiment: Make, tmp_path: Path) -> None:
     """And it sends as many bytes as FedAvg."""
     changes = SETTINGS | {"client.max_steps": 4}

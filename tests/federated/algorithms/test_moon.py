@@ -18,6 +18,8 @@ from fednlp.federated.algorithms.moon import contrast, moon
 
 from .written_out import WHOLE_BATCHES, Clients, Tensors, assert_close, moved, weights_of
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 
@@ -113,6 +115,7 @@ def test_batches_in_pieces_are_the_same_batches(experiment: Make, tmp_path: Path
     ],
     ids=lambda changes: next(iter(changes)),
 )
+@pytest.mark.variants(2)
 def test_what_it_goes_with(experiment: Make, tmp_path: Path, changes: dict[str, Any]) -> None:
     """The loss that is reported stays the task's; the model is another than FedAvg's from the second round on."""
     asked = {"num_rounds": 2, "clients_per_round": 2, "partition.clients": 2} | changes

@@ -15,6 +15,8 @@ from fednlp.federated.algorithms.qfedavg import qfedavg
 
 from .written_out import WHOLE_BATCHES, Clients, Tensors, assert_close, moved, weights_of
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 RATE = 0.2
 

@@ -21,6 +21,8 @@ from fednlp.federated.attacks.sign_flip import sign_flip
 from fednlp.federated.client import Result
 from fednlp.federated.cohort import equally
 
+pytestmark = pytest.mark.whole
+
 Make = Callable[..., Experiment]
 
 
