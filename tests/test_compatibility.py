@@ -9,13 +9,8 @@ import pytest
 
 from fednlp import config
 from fednlp.config import Experiment
-from fednlp.config.compatibility import (
-    FEATURES,
-    TRAITS,
-    conflicts,
-    plugin_feature,
-    settings_features,
-)
+from fednlp.config.compatibility import plugin_feature, settings_features
+from fednlp.config.fields import section_types
 from fednlp.config.sections import GIVEN
 from fednlp.config.values import algorithm_of
 from fednlp.errors import ConfigError
@@ -28,7 +23,10 @@ from fednlp.federated.cohort import Cohort, Population, equally, uniform_cohort
 from fednlp.federated.links import Uplink
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer
+from fednlp.section import TRAITS, conflicts
 from fednlp.simulation.protection import protect
+
+FEATURES = [feature for _, section in section_types() for feature in section.traits]
 
 MEDIAN = {"aggregator": {"name": "median"}}
 SECURE = {"secure": {"protocol": "secagg+"}}
