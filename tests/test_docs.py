@@ -258,6 +258,15 @@ def follow(page: Path, slow: bool, folder: Path, patch: pytest.MonkeyPatch, caps
         pytest.skip(followed.missing)
 
 
+def test_each_row_of_the_cohort_rules_has_its_commands() -> None:
+    """A reader types what a row was made by: each rule, with each of the two seeds."""
+    text = (ROOT / "docs/methods/client-selection.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([a-z-]+)`.* MB \|$", text, re.MULTILINE)
+    typed = re.findall(r"^fednlp run .* --set cohort\.name=(\S+) --seed (\d)$", text, re.MULTILINE)
+    assert len(rows) == 3
+    assert typed == [(rule, seed) for rule in rows for seed in "01"]
+
+
 FOLLOWED = [page for page in PAGES if page.parent != ROOT / "docs/results"]
 """The others are written by a command, and tests/reproduction checks theirs, which take hours."""
 

@@ -2,7 +2,6 @@
 
 import importlib.util
 import os
-import re
 import socket
 import subprocess
 import sys
@@ -18,6 +17,8 @@ import torch
 import yaml
 
 from fednlp import config, errors
+from fednlp.deployment.identity.enrolment import FOLDER, store_address, typed_by
+from fednlp.deployment.identity.tokens import JoinToken, token_text
 from fednlp.deployment.session.servable import require_servable
 from fednlp.deployment.site.policy import load_policy
 from fednlp.deployment.site.refusals import check_settings
@@ -118,6 +119,112 @@ def test_the_wards_of_the_hospital_allow_its_experiment(ward: int) -> None:
     assert check_settings(policy, experiment) == []
 
 
+STAND_IN = """#!{python}
+import os, sys, time
+from pathlib import Path
+
+command, *words = sys.argv[1:]
+fails = os.environ.get("FAILS")
+
+
+def option(name):
+    return Path(words[words.index(name) + 1])
+
+
+def wait_for(*paths):
+    while not all(path.exists() for path in paths):
+        time.sleep(0.05)
+
+
+if command == fails:
+    sys.exit(f"error: {{command}} stands in for one that fails")
+if command == "partition":
+    for ward in range(5):
+        (option("--split-out") / f"client-{{ward}}" / "state").mkdir(parents=True)
+elif command == "serve":
+    from fednlp.cli.deployment import _show_token
+    from fednlp.deployment.identity.enrolment import FOLDER, store_address, typed_by
+
+    out, federation = option("--out"), option("--out") / FOLDER
+    federation.mkdir(parents=True)
+    (out / "pid").write_text(str(os.getpid()))
+    store_address(federation, str(option("--listen")))
+    for site in str(option("--sites")).split(","):
+        _show_token(site, typed_by(federation, site))
+    wait_for(*(out.parent / "wards" / f"client-{{ward}}" / "state" / "joined" for ward in range(5)))
+    (out / "ended").touch()
+    print("round 1/1  of the one that stands in")
+elif command == "join":
+    from fednlp.deployment.identity.tokens import JoinToken, token_text
+
+    site = JoinToken.parse(token_text(words[0])).site
+    assert option("--policy").is_file()
+    home = Path(os.environ["FEDNLP_HOME"])
+    assert home.parent.name == f"client-{{int(site.removeprefix('ward-')) - 1}}"
+    if site == fails:
+        sys.exit(f"error: {{site}} stands in for one that fails")
+    (home / "joined").touch()
+    wait_for(home.parents[2] / "server" / "ended")
+"""
+"""In place of fednlp: with the real tokens, and without a model."""
+
+
+@pytest.mark.parametrize(
+    ("fails", "said"),
+    [
+        ("", None),
+        ("ward-3", "ward-3 has failed; the end of "),
+        ("serve", "the server has ended before it invited the wards; the end of "),
+    ],
+)
+def test_the_script_of_the_hospital_ends_whoever_fails(tmp_path: Path, fails: str, said: str | None) -> None:
+    """Its wards join by what the server writes; who fails is named with its error, and nobody stays behind."""
+    command, out = tmp_path / "fednlp", tmp_path / "a run"
+    command.write_text(STAND_IN.format(python=sys.executable))
+    command.chmod(0o755)
+    given = os.environ | {"FEDNLP": str(command), "FAILS": fails}
+    script = [str(EXAMPLES / "hospital" / "run.sh"), str(out)]
+    done = subprocess.run(script, env=given, capture_output=True, text=True, timeout=120, check=False)
+    if said is None:
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "round 1/1  of the one that stands in" in done.stdout
+        return
+    assert done.returncode == 1
+    assert done.stderr.startswith(said)
+    assert f"error: {fails} stands in for one that fails" in done.stderr
+    if fails != "serve":
+        with pytest.raises(ProcessLookupError):
+            os.kill(int((out / "server" / "pid").read_text()), 0)
+
+
+def test_the_containers_of_the_hospital_join_by_the_tokens_of_their_server(tmp_path: Path) -> None:
+    """The README's recipe copies what the server writes to where each ward reads it."""
+    here = EXAMPLES / "hospital"
+    services = yaml.safe_load((here / "compose.yaml").read_text(encoding="utf-8"))["services"]
+    words = services["server"]["command"].split()
+    run = tmp_path / "container" / words[words.index("--out") + 1].removeprefix("/")
+    (run / FOLDER).mkdir(parents=True)
+    store_address(run / FOLDER, words[words.index("--address") + 1])
+    wards = words[words.index("--sites") + 1].split(",")
+    for ward in wards:
+        typed_by(run / FOLDER, ward)
+    docker = tmp_path / "docker"  # docker compose exec -T server cat FILE
+    docker.write_text(f'#!/bin/sh\n[ "$4" = server ] && "$5" "{tmp_path}/container$6"\n')
+    docker.chmod(0o755)
+    recipe = [line for line in (here / "README.md").read_text("utf-8").splitlines() if "compose exec" in line]
+    assert len(recipe) == 1
+    for service in (services[ward] for ward in wards):
+        (tmp_path / service["volumes"][0].partition(":")[0]).mkdir(parents=True)
+    given = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    subprocess.run(["bash", "-c", recipe[0]], cwd=tmp_path, env=given, check=True)
+    for ward in wards:
+        folder, _, place = services[ward]["volumes"][0].partition(":")
+        read = Path(services[ward]["command"].split()[2])
+        token = tmp_path / folder / read.relative_to(place)
+        assert JoinToken.parse(token_text(str(token))).site == ward
+        assert token.stat().st_mode & 0o777 == 0o600
+
+
 @pytest.mark.slow
 def test_the_hospital_runs(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -138,12 +245,10 @@ def test_the_containers_of_the_hospital_fit_the_project() -> None:
     services = yaml.safe_load((here / "compose.yaml").read_text(encoding="utf-8"))["services"]
     assert set(services) == {"server", *(f"ward-{n}" for n in range(1, 6))}
     for name, service in services.items():
-        command = re.sub(r"\$\{TOKEN_\d:-\}", "fednlp1:AbMAAA", service["command"])
-        docs_blocks.check_command(docs_blocks.Command(command.split(), {}, None))
+        docs_blocks.check_command(docs_blocks.Command(service["command"].split(), {}, None))
         if name != "server":
             number = int(name.removeprefix("ward-"))
             assert service["volumes"] == [f"./data/wards/client-{number - 1}:/ward"]
-            assert f"${{TOKEN_{number}:-}}" in service["command"]
             assert (here / "policies" / f"{name}.toml").is_file()
     copied = [
         source

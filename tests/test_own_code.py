@@ -3,6 +3,8 @@
 import math
 import os
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +13,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import fednlp
+from fednlp.cli import app
+from fednlp.cli.console import Console
 from fednlp.config import Experiment
 from fednlp.errors import ConfigError, FednlpError, PartitionError, RunError
 from fednlp.federated.cohort import Cohort
@@ -347,18 +352,70 @@ def stopped(experiment: Callable[..., Experiment], tmp_path: Path) -> Path:
         ("partition.method", "my_own:halves"),
         ("exchange.up", "my_own:Whole"),
         ("exchange.down", "my_own:Whole"),
+        ("cohort.name", "my_own:turns"),
+        ("aggregator.name", "my_own:midrange"),
+        ("attack.name", "my_own:free_rider"),
+        ("runtime.engine", "my_own:Pool"),
     ],
 )
 def test_nothing_is_imported_that_only_a_run_directory_names(
     experiment: Callable[..., Experiment], stopped: Path, key: str, name: str
 ) -> None:
-    changed = experiment(STOPPED | {key: name})
+    fraction = {"attack.fraction": 0.2} if key == "attack.name" else {}
+    changed = experiment(STOPPED | {key: name} | fraction)
     (stopped / "resolved.toml").write_text(fednlp.config.dump(changed))
     assert open_trained(stopped, client=0).model is not None
     said = f'{key} = "{name}", and fednlp runs no code that only a run directory names'
     with pytest.raises(RunError, match=re.escape(said)):
         fednlp.resume(stopped)
+    with pytest.raises(ConfigError, match="a resumed run keeps its settings: leave out"):
+        fednlp.resume(stopped, overrides=[f"{key}={name}", "seed=9"])
+    with pytest.raises(RunError, match=re.escape(said)):  # it is not enough that another setting is typed
+        fednlp.resume(stopped, overrides=["num_rounds=1"])
     assert "my_own" not in sys.modules
+
+
+def test_what_a_refusal_advises_goes_on(
+    experiment: Callable[..., Experiment], tmp_path: Path, stopping: Callable[..., Any]
+) -> None:
+    """Each refusal names the whole command, or the call, that continues a run of own code to the same weights."""
+    own = experiment({"num_rounds": 2, "algorithm.name": "my_own:equal", "exchange.up": "my_own:Whole"})
+    whole = fednlp.run(own, tmp_path / "whole")
+    cut = tmp_path / "a cut"
+    with stopping(rounds=1) as callback:
+        fednlp.run(own, cut, callback=callback)
+    (tmp_path / "plain.toml").write_text(fednlp.config.dump(experiment({"num_rounds": 2})))
+    advised = []
+    for words in ([], [str(tmp_path / "plain.toml")]):
+        refused = CliRunner().invoke(app, ["run", *words, "--resume", str(cut)])
+        assert isinstance(refused.exception, RunError)
+        advised.append(re.search(r"fednlp (run --resume .*)", str(refused.exception))[1])  # type: ignore[index]
+    with pytest.raises(RunError) as caught:
+        fednlp.resume(cut)
+    call = re.search(r"if you trust it, type (fednlp\.resume\(.*\))$", str(caught.value))
+    assert call is not None
+    copy = shutil.copytree(cut, tmp_path / "copy")
+    assert weights(eval(call[1].replace(str(cut), str(copy)))) == weights(whole)
+    assert advised[0] == advised[1]
+    typed = CliRunner().invoke(app, shlex.split(advised[0]))
+    assert typed.exit_code == 0, typed.exception
+    assert weights(RunDir(cut)) == weights(whole)
+
+
+def test_a_stopped_run_says_how_it_goes_on(
+    experiment: Callable[..., Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line after Ctrl-C names the code that the run names."""
+    own = experiment({"cohort.name": "my_own:turns"})
+    run = fednlp.run(experiment({"num_rounds": 1}), tmp_path / "run")
+    console = Console()
+    console.started(run, own, 1, 0)
+    with pytest.raises(SystemExit):
+        console.__exit__(KeyboardInterrupt, None, None)
+    assert (
+        f"go on with: fednlp run --resume {run.folder} --set cohort.name=my_own:turns\n"
+        in capsys.readouterr().err
+    )
 
 
 def test_own_code_goes_on_where_the_user_gives_its_experiment(

@@ -3,13 +3,14 @@
 import functools
 import inspect
 import re
+import shlex
 from collections.abc import Callable
 from typing import Any
 
 from fednlp.errors import FednlpError
 
 _RUN = re.compile(r"fednlp run (?P<first>\S+) --out (?P<second>\S+)")
-_RESUME = re.compile(r"fednlp run --resume (?P<first>\S+)")
+_RESUME = re.compile(r"fednlp run --resume (?P<folder>'[^']*'|\S+)(?P<settings>(?: --set (?:'[^']*'|\S+))*)")
 _VALUE = re.compile(r"(with|add|than) --(client|task|limit) ('[^']*'|[^\s,;)]*[^\s,;:).])")
 _QUOTE = "'"
 _OPTION = re.compile(r"(?<![\w-])--([a-z][a-z-]*)")
@@ -28,9 +29,11 @@ def advice_in_python(text: str, arguments: frozenset[str] | None = None) -> str:
     'choose another out='
     >>> advice_in_python("if you trust it, add --task own:Mine"), advice_in_python("more than --limit 3: raise it")
     ("if you trust it, add task='own:Mine'", 'more than limit=3: raise it')
+    >>> advice_in_python("type fednlp run --resume 'my run' --set cohort.name=own:mine")
+    "type fednlp.resume('my run', overrides=['cohort.name=own:mine'])"
     """
     text = _RUN.sub(lambda found: f"fednlp.run({found['first']!r}, {found['second']!r})", text)
-    text = _RESUME.sub(lambda found: f"fednlp.resume({found['first']!r})", text)
+    text = _RESUME.sub(_resumed, text)
 
     def given(found: re.Match[str]) -> str:
         word, name, value = found.groups()
@@ -44,6 +47,12 @@ def advice_in_python(text: str, arguments: frozenset[str] | None = None) -> str:
         return f"{name}=" if arguments is None or name in arguments else found[0]
 
     return _OPTION.sub(renamed, text)
+
+
+def _resumed(command: re.Match[str]) -> str:
+    """Return the call that resumes a run as a command does."""
+    folder, settings = command["folder"].strip(_QUOTE), shlex.split(command["settings"])[1::2]
+    return f"fednlp.resume({folder!r}{f', overrides={settings}' if settings else ''})"
 
 
 def advising_in_python(function: Callable[..., Any], default: Callable[[], Any]) -> Callable[..., Any]:

@@ -5,8 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,11 +17,23 @@ import fednlp.deployment.operate.rehearse as rehearsing
 from fednlp import config
 from fednlp.config import Experiment
 from fednlp.deployment.operate.shards import FEDERATION, opened, split_out
+from fednlp.deployment.site.policy import Allow, load_policy
+from fednlp.deployment.site.refusals import check_settings
 from fednlp.errors import ConfigError
 from fednlp.simulation.callback import NullCallback
 from fednlp.simulation.run_dir import RunDir
 
 Make = Callable[..., Experiment]
+
+
+class Heard(NullCallback):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def log(self, text: str) -> None:
+        self.lines.append(text)
 
 
 def quiet(text: str) -> None:
@@ -88,6 +102,64 @@ def test_a_split_that_was_killed_is_made_again_and_another_one_is_refused(
     other = experiment({"partition.clients": 3, "clients_per_round": 3, "num_rounds": 9}).resolved()
     with pytest.raises(ConfigError, match=r"data of other settings \(num_rounds"):
         opened(other, folder)
+
+
+OWN = """
+from fednlp import fedavg
+from fednlp.federated.cohort import Cohort
+
+
+def mine(clients_per_round, **common):
+    return fedavg(clients_per_round, **common)
+
+
+def turns(clients_per_round):
+    return lambda population, round_number: Cohort([0])
+
+
+def near(prediction, truth):
+    return float(prediction == truth)
+"""
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_the_sites_allow_the_code_of_the_experiment_and_nothing_else(
+    own: bool, experiment: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each site of a rehearsal is the user's, who named the code; the file of each says so, and one line."""
+    (tmp_path / "rehearsed_code.py").write_text(OWN)
+    monkeypatch.syspath_prepend(tmp_path)
+    code = ["rehearsed_code:mine", "rehearsed_code:near", "rehearsed_code:turns"] if own else []
+    keys = ["algorithm.name", "task.metric", "cohort.name"]
+    made = experiment(
+        {"partition.clients": 2, "clients_per_round": 2, "task.name": "text-classification"}
+        | dict(zip(keys, code, strict=False))
+    )
+    typed: list[list[str]] = []
+
+    def serve(served: Experiment, out: Path, names: Sequence[str], *rest: Any, **more: Any) -> None:
+        _, _, on_token, on_listening, *_ = rest
+        on_token(names[0], "token")
+        on_listening()  # starts the other one
+        for words in typed:
+            site = load_policy(Path(words[words.index("--policy") + 1]))
+            assert (site.data.test_path is None) is (site.data.test_fraction == 0)
+            assert check_settings(site, served) == []
+            assert site.allow.code == code
+            assert site.model_copy(update={"allow": Allow(code=site.allow.code)}) == site
+
+    started = SimpleNamespace(wait=lambda *_: 0, terminate=lambda: None)
+    monkeypatch.setattr(rehearsing, "serve", serve)
+    monkeypatch.setattr(rehearsing, "typed_by", lambda *_: "token")
+    monkeypatch.setattr(rehearsing.subprocess, "Popen", lambda words, **_: typed.append(words) or started)
+    heard = Heard()
+    rehearsing.rehearse(made, tmp_path / "dress", heard)
+    assert len(typed) == 2
+    assert [line for line in heard.lines if "allow.code" in line] == (
+        [f"each site's file allows the code that this experiment names: {', '.join(code)} (allow.code)"]
+        if own
+        else []
+    )
 
 
 @pytest.mark.parametrize(

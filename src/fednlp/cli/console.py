@@ -22,7 +22,7 @@ from fednlp.reports.render import fitting, to_rich, to_text
 from fednlp.reports.round_line import round_score, round_text, round_warnings
 from fednlp.reports.table import Table as ComparisonTable
 from fednlp.runtime.launch import rank_of
-from fednlp.simulation.run_dir import RunDir
+from fednlp.simulation.run_dir import RunDir, resume_command
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -64,6 +64,7 @@ class Console:
     ) -> None:
         self._again, self.verbose = again, verbose
         self._folder: Path | None = None
+        self._resume = ""
         self.output = output or plain_console()
         self._progress = Progress(
             TextColumn("{task.description}", style="dim", markup=False),
@@ -88,12 +89,15 @@ class Console:
     def started(self, run: RunDir, experiment: Experiment, rounds: int, done: int) -> None:
         """Print the title of the run."""
         self._rounds, self._folder = rounds, run.folder
+        self._resume = f"go on with: {resume_command(run.folder, experiment)}"
         self._curve, self._metric = [], metric_of(run)
         self._at_sites = experiment.data.at_sites
         self.print_title(title(run, experiment, rounds, done))
         ranks = rank_of()[1]
         if ranks > 1:
-            self.log(f"{ranks} ranks: when one is lost, mpirun ends them all; then {self._command()}")
+            self.log(
+                f"{ranks} ranks: when one is lost, mpirun ends them all; then {self._again or self._resume}"
+            )
         self.begin()
 
     def of_run(self, name: str) -> "RunLines":
@@ -196,10 +200,6 @@ class Console:
             self._task = None
         self._progress.stop()
 
-    def _command(self) -> str:
-        """Return how to go on with a run that is stopped."""
-        return self._again or (f"go on with: fednlp run --resume {self._folder}" if self._folder else "")
-
     def __enter__(self) -> Self:
         return self
 
@@ -208,9 +208,8 @@ class Console:
     ) -> None:
         self.close()
         if kind is not None and issubclass(kind, KeyboardInterrupt):
-            begun = self._folder is not None
-            again = self._command()
-            if begun:
+            again = self._again or self._resume
+            if self._folder is not None:
                 what = f"stopped; the rounds that are done are saved; {again}"
             elif again:
                 what = f"stopped before anything new was begun; what was done before is kept; {again}"

@@ -45,15 +45,14 @@ def run(
     expected = None
     if typed is not None and typed.name == "COMMANDLINE":
         expected = config.load(experiment, [*settings, *named], full)
-    elif settings:
-        raise ConfigError(
-            f"a resumed run keeps its settings: leave out {', '.join(settings)}, or start again"
-        )
+        settings = []
     from fednlp.cli.console import Console
     from fednlp.simulation import run as runs
 
     with Console() as console, running(Clock(IMPORTS, process_began())):
-        done = runs.resume(resume, expected=expected, task=task, workers=workers, callback=console)
+        done = runs.resume(
+            resume, expected=expected, task=task, overrides=settings, workers=workers, callback=console
+        )
     _show_profile(done.folder, profile)
 
 

@@ -1,6 +1,6 @@
 """A typed experiment, from and to TOML: unknown keys get their nearest match, all mistakes come at once."""
 
-from fednlp.config.derived import with_algorithm, with_method, with_settings
+from fednlp.config.derived import with_algorithm, with_method, with_overrides, with_settings
 from fednlp.config.files import as_experiment, dump, load, parse
 from fednlp.config.identity import canonical, differences
 from fednlp.config.own_code import own_code
@@ -17,5 +17,6 @@ __all__ = [
     "parse",
     "with_algorithm",
     "with_method",
+    "with_overrides",
     "with_settings",
 ]

@@ -1,10 +1,10 @@
 """Experiments made of others: with another method and seed, as one of the variants, or with other settings."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from fednlp.config.fields import section_types
-from fednlp.config.overrides import checked, drop_options
+from fednlp.config.overrides import checked, drop_options, make_way
 from fednlp.config.round_schedules import CONSTANT, WITHOUT_ROUNDS
 from fednlp.config.schema import Experiment
 from fednlp.config.sections import BASELINES, Server
@@ -81,6 +81,17 @@ def with_settings(experiment: Experiment, changes: Mapping[str, Any]) -> Experim
             table = table.setdefault(section, {})
         table[last] = value
     return checked(merged_over(_document(experiment), nested), experiment.name)
+
+
+def with_overrides(experiment: Experiment, overrides: Iterable[str]) -> Experiment:
+    """Return the experiment with ``"a.b=c"`` settings over it, as :func:`fednlp.config.load` lays them over a file.
+
+    Raises:
+        ConfigError: Every mistake, one a line.
+    """
+    document, overrides = _document(experiment), list(overrides)
+    make_way(document, overrides)
+    return checked(document, experiment.name, overrides)
 
 
 def _document(experiment: Experiment) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Run one experiment: prepare, round after round, save, and finish with a model and a summary."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,14 @@ from fednlp.simulation.engines import open_engine
 from fednlp.simulation.facts import write_start
 from fednlp.simulation.precision import with_precision
 from fednlp.simulation.protection import check_noise
-from fednlp.simulation.run_dir import RunDir, new_run_dir, refuse_taken, saving, start_again
+from fednlp.simulation.run_dir import (
+    RunDir,
+    new_run_dir,
+    refuse_taken,
+    resume_command,
+    saving,
+    start_again,
+)
 from fednlp.simulation.start_model import check_start, start_fingerprints, start_model
 from fednlp.simulation.train import open_run, train
 from fednlp.tasks import require_trusted
@@ -84,6 +91,7 @@ def resume(
     expected: Experiment | None = None,
     algorithm: Algorithm | None = None,
     task: str | None = None,
+    overrides: Sequence[str] = (),
     workers: int | None = None,
     callback: Callback | None = None,
 ) -> RunDir:
@@ -92,18 +100,20 @@ def resume(
     Args:
         expected: The experiment of that run, which is checked if given. The run goes on with its ``runtime.engine``.
         algorithm: The value that the run was given in Python, if it was.
-        task: The task of that run, which is checked if given. ``task`` or ``expected`` is needed where the task is a
-            user's own class, ``"module:Class"``; ``expected`` is needed where the run names an algorithm, a partition
-            method or a transform in this form. Code that only a run directory names is never imported.
+        task: The task of that run, which is checked if given.
+        overrides: Settings ``"a.b=c"`` of that run, which are checked; ``runtime.engine`` may be another one. Code of
+            the user's own, ``"module:attribute"``, is imported only where one of these settings, ``task`` or
+            ``expected`` names it too, and never where only the run directory does.
         workers: Number of workers if it is to change; it affects only the speed.
         callback: Reports progress; by default as for :func:`run`.
 
     Raises:
+        ConfigError: An override is none, or changes a setting.
         RunError: The folder is no run directory; the settings, the data, the model or the tokenizer differ; only the
             run directory names some code; or the checkpoint cannot be read.
     """
     directory, callback = RunDir(Path(folder)), callback or default_callback()
-    experiment = _to_resume(folder, directory.experiment(), expected, algorithm, task)
+    experiment = _to_resume(folder, directory.experiment(), expected, algorithm, task, overrides)
     if workers is not None:
         experiment = _with_runtime(experiment, workers=workers)
     if directory.finished:
@@ -142,14 +152,18 @@ def _to_resume(
     expected: Experiment | None,
     algorithm: Algorithm | None,
     task: str | None,
+    overrides: Sequence[str],
 ) -> Experiment:
     """Return the experiment with which a run goes on, checked against what the user gives (see :func:`resume`)."""
     if expected is not None and (changed := config.differences(experiment, expected.resolved())):
         raise RunError(
-            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): resume it without them, or start again"
+            f"{folder} is a run of other settings ({'; '.join(changed[:5])}): start again, or go on with its own by: "
+            f"{resume_command(folder, experiment)}"
         )
+    experiment = _with_engine_of(overrides, experiment)
     if expected is None:
-        _require_named_by_user(folder, experiment, task)
+        keys = {override.partition("=")[0].strip() for override in overrides}
+        _require_named_by_user(folder, experiment, task, keys)
     else:  # the engine is no part of the comparison above: the user's own is taken, not that of the run directory
         experiment = _with_runtime(experiment, engine=expected.runtime.engine)
     _require_given(folder, experiment, algorithm)
@@ -190,6 +204,29 @@ def _with_runtime(experiment: Experiment, **changes: Any) -> Experiment:
     return experiment.model_copy(update={"runtime": runtime})
 
 
+def _with_engine_of(overrides: Sequence[str], experiment: Experiment) -> Experiment:
+    """Return the experiment with the engine that overrides name, if one does; nothing of the user's own is imported.
+
+    Raises:
+        ConfigError: An override changes another setting.
+    """
+
+    if not overrides:
+        return experiment
+
+    def same_but_engine(other: Experiment) -> bool:
+        kept = _with_runtime(other, engine=experiment.runtime.engine)
+        return kept.model_dump() == experiment.model_dump()
+
+    typed = config.with_overrides(experiment, overrides)
+    if not same_but_engine(typed):
+        changing = [one for one in overrides if not same_but_engine(config.with_overrides(experiment, [one]))]
+        raise ConfigError(
+            f"a resumed run keeps its settings: leave out {', '.join(changing)}, or start again"
+        )
+    return _with_runtime(experiment, engine=typed.runtime.engine)
+
+
 def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algorithm | None) -> None:
     """Check that a resumed run gets an algorithm as a value if, and only if, it began with one.
 
@@ -205,17 +242,22 @@ def _require_given(folder: str | Path, experiment: Experiment, algorithm: Algori
     raise RunError(f"{folder} is a run of {experiment.algorithm.name}: resume it without algorithm=")
 
 
-def _require_named_by_user(folder: str | Path, experiment: Experiment, task: str | None) -> None:
+def _require_named_by_user(
+    folder: str | Path, experiment: Experiment, task: str | None, keys: Collection[str]
+) -> None:
     """Check that the user names all code that the run directory names; ``task`` can name the task only.
+
+    Args:
+        keys: Of the settings that the user has typed, which are those of the run.
 
     Raises:
         RunError: Only the run directory names some code.
     """
+    rest = [(key, name) for key, name in config.own_code(experiment) if key not in {*keys, "task.name"}]
+    require_typed(folder, rest, f"type {resume_command(folder, experiment)}")
     named = experiment.task.configured
-    if (named or task) is not None:
+    if task is not None or (named is not None and "task.name" not in keys):
         require_trusted(folder, named or "inferred from its data", task)
-    rest = [(key, name) for key, name in config.own_code(experiment) if key != "task.name"]
-    require_typed(folder, rest, f"give its experiment too: fednlp run EXPERIMENT.toml --resume {folder}")
 
 
 @timed(DATA)

@@ -21,6 +21,7 @@ summary.json       written last
 import hashlib
 import json
 import os
+import shlex
 import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -61,6 +62,21 @@ def remedy(folder: Path) -> str:
     if (folder / "federation").is_dir():
         return "then start fednlp serve again by the same command"
     return f"choose another place with --out, or go on with: fednlp run --resume {folder}"
+
+
+def resume_command(folder: str | Path, experiment: Experiment) -> str:
+    """Return the command that goes on with a run, and names the code of the user's own that the run names.
+
+    >>> experiment = config.parse({"data": {"name": "20news"}, "exchange": {"up": ["int8", "my:Whole"]}})
+    >>> print(resume_command("runs/a", experiment))
+    fednlp run --resume runs/a --set 'exchange.up=["int8", "my:Whole"]'
+    """
+    document, changes = experiment.model_dump(), list[str]()
+    for key, name in dict(config.own_code(experiment)).items():
+        section, _, setting = key.partition(".")
+        value = document[section].get(setting, name)
+        changes += ["--set", f"{key}={value if isinstance(value, str) else json.dumps(value)}"]
+    return shlex.join(["fednlp", "run", "--resume", str(folder), *changes])
 
 
 def start_again(folder: Path) -> str:

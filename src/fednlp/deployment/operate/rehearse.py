@@ -4,17 +4,19 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fednlp import config
 from fednlp.config import Experiment
 from fednlp.deployment.identity.enrolment import FOLDER, stored_address, typed_by
 from fednlp.deployment.identity.site_identity import SiteIdentity
 from fednlp.deployment.operate.serve import Listening, serve
 from fednlp.deployment.operate.shards import Shards, opened, split_out
 from fednlp.deployment.session.servable import servable
+from fednlp.deployment.site.template import write_template
 from fednlp.errors import ConfigError, RunError
 from fednlp.simulation.callback import Callback
 from fednlp.simulation.run_dir import RunDir
@@ -29,7 +31,8 @@ def rehearse(experiment: Experiment, out: Path, callback: Callback, page: str | 
 
     Args:
         experiment: With the data and the partition of a simulation.
-        out: The run directory. The sites' folders are made beside it, in ``<out>-sites``.
+        out: The run directory. The sites' folders are made beside it, in ``<out>-sites``. The file of each allows the
+            code that the experiment names, since its user is the user of all sites.
         page: ``host:port`` of a page that shows the run, for a browser; no page if left out.
 
     Raises:
@@ -45,7 +48,12 @@ def rehearse(experiment: Experiment, out: Path, callback: Callback, page: str | 
         )
     begun = (out / FOLDER / "server.json").is_file()
     where = Listening(stored_address(out / FOLDER) if begun else "127.0.0.1:0")
-    with _Sites(shards, out / FOLDER, callback.log).running() as sites:
+    code = sorted({name for _, name in config.own_code(shards.experiment)})
+    if code:
+        callback.log(
+            f"each site's file allows the code that this experiment names: {', '.join(code)} (allow.code)"
+        )
+    with _Sites(shards, out / FOLDER, code, callback.log).running() as sites:
         return serve(
             shards.experiment,
             out,
@@ -67,17 +75,19 @@ class _Sites:
     Attributes:
         shards: Each site's files.
         federation: The federation's folder on the server.
+        code: Which each site allows, beside fednlp.
         log: Called with what happens.
     """
 
     shards: Shards
     federation: Path
+    code: Sequence[str]
     log: Callable[[str], None]
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def join(self, name: str, typed: str) -> None:
         """Start the process of a site that joins, with what it types after ``fednlp join``."""
-        self._start(name, [*shlex.split(typed), *self._data(name)])
+        self._start(name, [*shlex.split(typed), *self._policy(name)])
 
     def go_on(self) -> None:
         """Start the processes of the sites that were invited before; one that has not joined gets a new token."""
@@ -85,16 +95,18 @@ class _Sites:
             if name not in self.processes:
                 folders = sorted((self.shards.folder / name / "state").glob("*/identity"))
                 if folders and SiteIdentity(folders[0]).membership is not None:
-                    folder = folders[0].parent
-                    self._start(
-                        name, [folder.name, *([] if (folder / "site.toml").exists() else self._data(name))]
-                    )
+                    self._start(name, [folders[0].parent.name, *self._policy(name)])
                 else:
                     self.join(name, typed_by(self.federation, name))
 
-    def _data(self, name: str) -> list[str]:
+    def _policy(self, name: str) -> list[str]:
+        """Return the option that names a site's file, which is written unless it is there."""
+        path = self.shards.folder / name / "site.toml"
         train, test = self.shards.files(name)
-        return ["--data", str(train), *(["--test-data", str(test)] if test else ["--test-fraction", "0"])]
+        if not path.exists():
+            tests = {"test_path": test.name} if test else {"test_fraction": 0.0}
+            write_template(path, {"path": train.name, **tests}, self.code)
+        return ["--policy", str(path)]
 
     def _start(self, name: str, arguments: list[str]) -> None:
         folder = self.shards.folder / name

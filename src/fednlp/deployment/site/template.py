@@ -1,7 +1,7 @@
 """Writes a site's file with every key, its meaning and its default."""
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +51,20 @@ _EXAMPLES = {
 _WIDTH = 100
 
 
-def write_template(path: Path, data: Mapping[str, Any] | None = None) -> None:
+def write_template(path: Path, data: Mapping[str, Any] | None = None, code: Sequence[str] = ()) -> None:
     """Write a site's file that says where the data lie, with the default of everything else.
 
     Args:
         path: The file to make.
         data: The keys of ``[data]`` that differ from their defaults.
+        code: Beside fednlp, which experiments may name.
 
     Raises:
         ConfigError: A key of ``data`` is unknown, or its value is not valid.
         RunError: There is such a file already, or the folder cannot be written.
     """
-    policy = parse_policy({"data": dict(data or {})}, "the options of the site's data")
+    given = {"data": dict(data or {}), "allow": {"code": list(code)}}
+    policy = parse_policy(given, "the options of the site's data")
     if path.exists():
         raise RunError(f"{path} is there already: edit it, or name another file")
     with atomic(path, "choose another folder") as file:
