@@ -210,6 +210,7 @@ def test_the_terminal_shows_names_as_they_are_and_dims_baselines() -> None:
 @given(tables, st.integers(1, 120))
 @pytest.mark.whole
 def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_cell(table: Table, width: int) -> None:
+    from rich.cells import cell_len
     from rich.console import Console
 
     shown, hidden = fitting(table, width)
@@ -222,7 +223,7 @@ def test_a_narrow_terminal_gets_fewer_columns_and_no_broken_cell(table: Table, w
     console = Console(width=width, file=io.StringIO(), color_system=None)
     console.print(to_rich(shown))
     lines = console.file.getvalue()  # type: ignore[attr-defined]
-    assert max(map(len, lines.splitlines())) <= width
+    assert max(map(cell_len, lines.splitlines())) <= width
     for column in zip(*grid(shown)[1], strict=True):
         for cell in column[1:]:
             assert cell in lines
