@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientFunction, Local, Result
+from fednlp.federated.client import ClientFunction, Local, Result, checked_result
 from fednlp.registry import MethodPart, Registry, mark
 from fednlp.seeds import generator
 
@@ -65,6 +65,7 @@ def with_attackers(algorithm: Algorithm, attack: Attack, attackers: Collection[i
     honest, malicious, bad = algorithm.client, attack(algorithm.client), frozenset(attackers)
 
     def client(local: Local, x: Tensor, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Result:
-        return (malicious if local.client in bad else honest)(local, x, server, own)
+        chosen = malicious if local.client in bad else honest
+        return checked_result(chosen(local, x, server, own), chosen)
 
     return replace(algorithm, client=client)
