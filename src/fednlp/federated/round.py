@@ -345,8 +345,8 @@ def _require_update(algorithm: Algorithm, layout: Layout, number: int, update: A
             )
         if count_nonfinite(delta):
             raise RunError(
-                f"round {number}: the aggregator {type(rule).__name__} made NaN, infinity or a number beyond "
-                f"{LARGEST:,.0f} of finite updates ({one}); the rounds before are saved"
+                f"round {number}: the aggregator {type(rule).__name__} returned NaN, infinity or a number beyond "
+                f"{LARGEST:,.0f} for {one}, of finite updates; the rounds before are saved"
             )
 
 

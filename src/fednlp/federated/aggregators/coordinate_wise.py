@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -48,11 +49,12 @@ class CoordinateWise(KeptUpdates):
         if type(self).aggregate is not CoordinateWise.aggregate:  # it calls combine in its own way
             return
         given = ("values", "shares") if self.weighs else ("values",)
-        other = "weighs = False, where clients are to count alike" if self.weighs else "weighs = True"
         try:
             require_takes(self.combine, f"{type(self).__name__}: combine", *given)
         except ConfigError as error:
-            raise ConfigError(f"{error}, or say {other}") from None
+            if len(inspect.signature(self.combine).parameters) != 3 - len(given):
+                raise
+            raise ConfigError(f"{error}, or say weighs = {not self.weighs}") from None
 
     def aggregate(
         self, total: UpdateFile, places: Sequence[int], shares: NDArray[np.float64]
