@@ -205,9 +205,8 @@ def checked_result(result: Any, function: ClientFunction) -> Result:
     vector: Any
     for sent, vector in result.update.items():
         tensor = isinstance(vector, torch.Tensor)
-        change = isinstance(vector, Change) and not hasattr(
-            vector, "dtype"
-        )  # an array has all that a change has
+        # A NumPy array has all the names that a change has.
+        change = isinstance(vector, Change) and not hasattr(vector, "dtype")
         if not (vector.is_floating_point() if tensor else change):
             raise ConfigError(
                 f'{name} returned update["{sent}"] as {kind_of(vector)}: give the change y - x, or a flat torch tensor '

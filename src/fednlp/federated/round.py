@@ -317,7 +317,8 @@ def _reasons(results: Sequence[ClientResult]) -> str:
     said = []
     for reason, clients in [*by_reason.items()][:3]:
         more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
-        said.append(f"client{'s'[: len(clients) > 1]} {', '.join(map(str, clients[:3]))}{more}: {reason}")
+        noun = "client" if len(clients) == 1 else "clients"
+        said.append(f"{noun} {', '.join(map(str, clients[:3]))}{more}: {reason}")
     return "; ".join(said)
 
 

@@ -212,7 +212,8 @@ class UpdateFile:
             count = values.shape[1]
             made = combine(values)
             require_floats(made, np.ndarray, (count,), combine)
-            delta[start : start + count] = torch.from_numpy(made)
+            with np.errstate(over="ignore"):  # infinity is refused where the aggregate is
+                delta.numpy()[start : start + count] = made
         return delta
 
     def clear(self) -> None:
