@@ -6,11 +6,12 @@ never imported (:func:`require_typed`).
 
 import difflib
 import importlib
+import inspect
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -120,9 +121,98 @@ def place_of(error: BaseException) -> str | None:
     if known is not None:
         return known
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if not frame.filename.startswith(("<", *(f"{folder}{os.sep}" for folder in _LIBRARIES))):
+        if not _is_of_a_library(frame.filename):
             return f"{Path(frame.filename).name}, line {frame.lineno}"
     return None
+
+
+def _is_of_a_library(file: str) -> bool:
+    return file.startswith(("<", *(f"{folder}{os.sep}" for folder in _LIBRARIES)))
+
+
+def is_shipped(value: object) -> bool:
+    """Return whether a value's class comes with fednlp.
+
+    >>> is_shipped(ValueError()), is_shipped(RunError())
+    (False, True)
+    """
+    return type(value).__module__.partition(".")[0] == "fednlp"
+
+
+def described(function: Callable[..., Any]) -> str:
+    """Return a function's name, with the file and the line that define it where it is the user's own.
+
+    >>> described(len), described(load)
+    ('len', 'load')
+    """
+    function = inspect.unwrap(function)
+    name = getattr(function, "__qualname__", type(function).__qualname__).replace(".<locals>", "")
+    code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+    if code is None or _is_of_a_library(code.co_filename):
+        return name
+    return f"{name} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+
+
+def kind_of(value: object) -> str:
+    """Return what a value is: its type, and the type and the shape of an array's or a tensor's numbers.
+
+    >>> import numpy as np
+    >>> kind_of([1.0]), kind_of(np.float32(1)), kind_of(np.zeros((2, 1)))
+    ('list', 'float32', 'ndarray of float64, shape (2, 1)')
+    """
+    kind = type(value).__name__
+    dtype = str(getattr(value, "dtype", kind)).removeprefix("torch.")
+    return kind if dtype == kind else f"{kind} of {dtype}, shape {tuple(getattr(value, 'shape', ()))}"
+
+
+def require_takes(function: Callable[..., Any], what: str, *given: str) -> None:
+    """Check that a function takes the arguments that it will be called with.
+
+    Args:
+        what: Its part in the user's own code, for messages.
+        given: The arguments' names, in their order.
+
+    Raises:
+        ConfigError: It does not, or is no function.
+
+    >>> require_takes(lambda population: None, "mine: sample", "population", "round_number")
+    Traceback (most recent call last):
+        ...
+    fednlp.errors.ConfigError: mine: sample, your own <lambda>, takes population, and it is called with population, \
+round_number: let it take these
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # it is written in C
+        return
+    except TypeError:
+        raise ConfigError(f"{what} is {kind_of(function)}: give a function of {', '.join(given)}") from None
+    try:
+        signature.bind(*given)
+    except TypeError:
+        raise ConfigError(
+            f"{what}, your own {described(function)}, takes {', '.join(signature.parameters) or 'nothing'}, and it is "
+            f"called with {', '.join(given)}: let it take these"
+        ) from None
+
+
+def require_methods(value: object) -> None:
+    """Check that the methods of a user's own class take what those of fednlp's classes take that they replace.
+
+    Raises:
+        ConfigError: One does not.
+    """
+    own = type(value)
+    if is_shipped(value):
+        return
+    for name, method in inspect.getmembers(own, callable):
+        shipped = (vars(base).get(name) for base in own.__mro__ if base.__module__.startswith("fednlp."))
+        replaced = next((one for one in shipped if inspect.isfunction(one)), None)
+        if name.startswith("_") or replaced is None or replaced is method:
+            continue
+        parameters = list(inspect.signature(replaced).parameters.values())[1:]
+        if all(one.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for one in parameters):
+            require_takes(getattr(value, name), f"{own.__name__}: {name}", *(one.name for one in parameters))
 
 
 def raised(error: BaseException) -> str:

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Generic, TypeVar, Union, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, create_model
 
 from fednlp.errors import ConfigError, FednlpError
-from fednlp.plugins import is_own, load, raised, with_colon
+from fednlp.plugins import described, is_own, kind_of, load, raised, with_colon
 
 Refusal = Callable[[Mapping[str, Any], Any], list[str]]
 """(the options that are given, the experiment) -> mistakes, a sentence each."""
@@ -92,14 +92,23 @@ class Plugin:
         Raises:
             ConfigError: The function does not take the options, raises an error, or returns something else.
         """
+        signature = inspect.signature(self.build)
         try:
-            inspect.signature(self.build).bind(*args, **options)
+            signature.bind_partial(*args)
+        except TypeError:
+            takes = ", ".join(signature.parameters) or "nothing"
+            raise ConfigError(
+                f"{self._said}: your function {described(self.build)} takes {takes}: let its first parameter be "
+                "clients_per_round"
+            ) from None
+        try:
+            signature.bind(*args, **options)
         except TypeError as error:
             raise ConfigError(f"{self._said}: {error} (see [{self.section}.options])") from error
         with self._blamed():
             made = self.build(*args, **options)
         if not self.fits(made):
-            raise ConfigError(f"{self._said} returned {type(made).__name__}: return {self.returns}")
+            raise ConfigError(f"{self._said} returned {kind_of(made)}: return {self.returns}")
         return made
 
     def refused(self, options: Mapping[str, Any], experiment: Any) -> list[str]:

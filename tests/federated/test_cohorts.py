@@ -146,8 +146,9 @@ def test_a_selection_that_does_not_fit_is_named(selection: Selection, message: s
 
 
 def test_what_a_server_cannot_remember_is_named() -> None:
-    with pytest.raises(ConfigError, match="remembers names: choose of round, examples, loss"):
-        Selection(lambda everyone, state, ask: Cohort([]), remembers=("names",))
+    asleep = Selection(lambda everyone, state, ask: Cohort([]), remembers=("names",))
+    with pytest.raises(ConfigError, match="remembers names: choose of round, examples, loss, tau, or have"):
+        Algorithm("mine", uniform_cohort(1), selection=asleep, reports=("tau",))
 
 
 @pytest.mark.parametrize(

@@ -365,7 +365,7 @@ def test_a_poisson_cohort_holds_each_client_with_the_same_probability() -> None:
 def test_a_round_without_anybody_is_refused_unless_it_is_allowed() -> None:
     """An empty cohort is too few by default; with ``min_clients`` 0 it changes nothing."""
     nobody = Algorithm("nobody", lambda population, number: Cohort([]))
-    with pytest.raises(TooFewClients, match="0 of 0 clients answered, min_clients is 1"):
+    with pytest.raises(TooFewClients, match="the cohort's rule drew nobody, and min_clients is 1"):
         outcome(nobody, [2, 3])
     unchanged = outcome(replace(nobody, min_clients=0), [2, 3])
     assert same(Linear().get_model_params(), unchanged)

@@ -94,12 +94,13 @@ def aggregator_of(experiment: ExperimentFields, algorithm: Algorithm) -> Aggrega
     """Return the aggregator that ``[aggregator]`` names; the algorithm's own without the section.
 
     Raises:
-        ConfigError: The rule does not take its options, raises an error, or cannot be imported.
+        ConfigError: The rule does not take its options, raises an error, does not fit, or cannot be imported.
     """
     section = experiment.aggregator
     if section is None:
         return algorithm.aggregator
     made: Aggregator = AGGREGATORS.find(section.name).call(**section.function_options)
+    made.require_fits()
     return made
 
 

@@ -13,11 +13,12 @@ from fednlp.errors import ConfigError
 from fednlp.federated.aggregators.base import Aggregator
 from fednlp.federated.aggregators.weighted_mean import WeightedMean
 from fednlp.federated.client import ClientFunction, average_model
-from fednlp.federated.cohort import Sample, Selection, WeightFunction, by_examples
+from fednlp.federated.cohort import REMEMBERED, Sample, Selection, WeightFunction, by_examples
 from fednlp.federated.links import Downlink, Uplink
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.schedules import RateSchedule
 from fednlp.federated.server import ServerOptimizer, ServerUpdate
+from fednlp.plugins import require_methods, require_takes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,7 +71,8 @@ class Algorithm:
 
     Raises:
         ConfigError: The first of ``sends`` is not ``"model"``, ``personal_model`` is none of ``keeps``, or one of
-            ``sends``, ``reports``, ``keeps`` and ``receives`` is no tuple of distinct names.
+            ``sends``, ``reports``, ``keeps`` and ``receives`` is no tuple of distinct names, the selection remembers
+            what there is not, or a function of the user's own does not take what it will be called with.
     """
 
     name: str
@@ -112,6 +114,20 @@ class Algorithm:
             raise ConfigError(
                 f'{self.name}: personal_model = "{self.personal_model}" is none of keeps = {self.keeps!r}: add it there'
             )
+        if self.selection is not None:
+            names: Any = self.selection.remembers
+            self._require_names("remembers", names if isinstance(names, str) else (*names,))
+            strange = {*names} - {*REMEMBERED, *self.reports}
+            if strange:
+                raise ConfigError(
+                    f"{self.name}: a selection remembers {', '.join(sorted(strange))}: choose of "
+                    f"{', '.join((*REMEMBERED, *self.reports))}, or have the clients report it (reports)"
+                )
+            require_takes(self.selection.draw, f"{self.name}: draw", "population", "state", "ask")
+        require_takes(self.sample, f"{self.name}: sample", "population", "round_number")
+        require_takes(self.client, f"{self.name}: the client's function", "local", "x", "server", "own")
+        require_methods(self.server)
+        self.aggregator.require_fits()
 
     def _require_names(self, what: str, names: Any) -> None:
         """Check that a trait is a tuple of distinct names: files and records are named after them."""

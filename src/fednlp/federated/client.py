@@ -15,11 +15,12 @@ Nothing here needs torch until a round begins, so that an experiment is checked 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from fednlp.errors import ConfigError
 from fednlp.federated.sent import Sent
-from fednlp.plugins import raised
+from fednlp.plugins import described, kind_of, raised
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -57,6 +58,7 @@ class Outputs(Protocol):
         """The mean of the last hidden states over a text's tokens, (texts, width); of an encoder, if there is one."""
 
 
+@runtime_checkable
 class Change(Protocol):
     """``y - x``: what local steps changed. It is computed when it is sent, in place where that is possible."""
 
@@ -183,6 +185,35 @@ class Result:
 
 ClientFunction = Callable[["Local", "Tensor", Mapping[str, "Tensor"], Mapping[str, "Tensor"]], Result]
 """(local, x, server, own) -> Result."""
+
+
+def checked_result(result: Any, function: ClientFunction) -> Result:
+    """Return what a client's function returned, which may be the user's own; other floats that it sends as float32.
+
+    Raises:
+        ConfigError: It returned something else than a result of changes and tensors.
+    """
+    import torch
+
+    name = f"the client's function {described(function)}"
+    if not isinstance(result, Result):
+        raise ConfigError(f"{name} returned {kind_of(result)}: return a fednlp.Result")
+    for part, vectors in (("update", result.update), ("keep", result.keep), ("metrics", result.metrics)):
+        if not isinstance(vectors, Mapping):
+            raise ConfigError(f"{name} returned Result({part}={kind_of(vectors)}): give a dict by names")
+    update: dict[str, Any] = {}
+    vector: Any
+    for sent, vector in result.update.items():
+        tensor = isinstance(vector, torch.Tensor)
+        # A NumPy array has all the names that a change has.
+        change = isinstance(vector, Change) and not hasattr(vector, "dtype")
+        if not (vector.is_floating_point() if tensor else change):
+            raise ConfigError(
+                f'{name} returned update["{sent}"] as {kind_of(vector)}: give the change y - x, or a flat torch tensor '
+                "of float32"
+            )
+        update[sent] = vector.float() if tensor else vector
+    return replace(result, update=update)
 
 
 def average_model(local: Local, x: Tensor, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Result:

@@ -85,20 +85,13 @@ class Selection:
     Attributes:
         draw: Draws the cohort, after the model was published. It draws random numbers by seed and round.
         asks: Whether it calls ``ask``.
-        remembers: Which of :data:`REMEMBERED` it needs: ``state.vectors["clients.loss"]``, float32 (clients,), for
-            example.
+        remembers: Which of :data:`REMEMBERED` it needs, and of the numbers that the method's clients report
+            (:attr:`Algorithm.reports`): ``state.vectors["clients.loss"]``, float32 (clients,), for example.
     """
 
     draw: Select
     asks: bool = False
     remembers: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        strange = {*self.remembers} - {*REMEMBERED}
-        if strange:
-            raise ConfigError(
-                f"a selection remembers {', '.join(sorted(strange))}: choose of {', '.join(REMEMBERED)}"
-            )
 
 
 @dataclass(frozen=True)

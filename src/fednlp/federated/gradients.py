@@ -1,13 +1,13 @@
 """A method's change of the gradient before each local step, and what is said where it does not fit."""
 
 import inspect
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.client import Gradient
+from fednlp.plugins import described
 
 
 def changed_gradient(change: Gradient, g: Tensor, y: Tensor, *vectors: Tensor) -> Tensor:
@@ -29,11 +29,12 @@ def changed_gradient(change: Gradient, g: Tensor, y: Tensor, *vectors: Tensor) -
         reason = _misfit(change, len(vectors), g, error)
         if reason is None:
             raise
-        raise ConfigError(f"{_name(change)} {reason}") from error
+        raise ConfigError(f"the gradient function {described(change)} {reason}") from error
     if not isinstance(made, Tensor) or made.shape != g.shape:
         what = f"a tensor of shape {tuple(made.shape)}" if isinstance(made, Tensor) else type(made).__name__
         raise ConfigError(
-            f"{_name(change)} returned {what}: return the gradient, {tuple(g.shape)} as it came"
+            f"the gradient function {described(change)} returned {what}: return the gradient, {tuple(g.shape)} as it "
+            "came"
         )
     return made
 
@@ -70,15 +71,3 @@ def _captured(change: Gradient) -> dict[str, Any]:
 
 def _is_vector(value: Any) -> bool:
     return isinstance(value, Tensor) and value.dim() == 1 and value.numel() > 1
-
-
-def _name(change: Gradient) -> str:
-    """Return what messages call the function, with its place.
-
-    >>> _name(len)
-    'the gradient function len'
-    """
-    name = getattr(change, "__qualname__", type(change).__name__).replace(".<locals>", "")
-    code = getattr(change, "__code__", None)
-    place = f" ({Path(code.co_filename).name}, line {code.co_firstlineno})" if code is not None else ""
-    return f"the gradient function {name}{place}"

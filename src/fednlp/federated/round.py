@@ -16,17 +16,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fednlp.errors import ConfigError, TooFewClients
-from fednlp.federated.aggregators.base import Outcome, Reported
+from fednlp.errors import ConfigError, RunError, TooFewClients
+from fednlp.federated.aggregators.base import AggregatedUpdate, Mean, Outcome, Reported
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientLoss, ClientResult, LossRequest, TrainRequest
-from fednlp.federated.cohort import LATE, Ask, Cohort, Population, RoundPlan, is_drawn_from
+from fednlp.federated.cohort import LATE, Ask, Cohort, Population, RoundPlan, Selection, is_drawn_from
 from fednlp.federated.communication import broadcast, bytes_down
 from fednlp.federated.params import Layout
 from fednlp.federated.runtime import MODEL, Runtime
 from fednlp.federated.state import State
-from fednlp.federated.sums import weight_unit
+from fednlp.federated.sums import LARGEST, count_nonfinite, weight_unit
 from fednlp.federated.transforms import RngKey
+from fednlp.plugins import described, is_shipped, kind_of
 
 _CLIENTS = "clients."
 """Before the names of vectors that hold what the server remembers of each client."""
@@ -74,6 +75,8 @@ def run_round(
 
     Raises:
         TooFewClients: Fewer than ``algorithm.min_clients`` clients came through; the state is untouched.
+        ConfigError: A function of the user's own draws or returns what it may not; the state is untouched.
+        RunError: A rule of the user's own made numbers of the updates that are none; the state is untouched.
     """
     number, asking = state.round + 1, _Asking(algorithm, state.round + 1, len(population), runtime)
     first = algorithm.aggregator.binds_model or algorithm.selection is not None
@@ -90,6 +93,7 @@ def run_round(
     outcome = collection.finish(runtime, sorted(missed + results, key=lambda result: result.client))
     _require_enough(plan, outcome)
     if outcome.update is not None:
+        _require_update(algorithm, state.layout, plan.number, outcome.update)
         algorithm.server.step(state, outcome.update)
     _remember(state, plan, outcome.results)
     algorithm.aggregator.clear(runtime.total)
@@ -133,15 +137,16 @@ def draw_cohort(algorithm: Algorithm, state: State, population: Population, ask:
         ask: Puts a question to clients, for a selection.
 
     Raises:
-        ConfigError: ``sample``, or the selection, returned no cohort of distinct clients of the population.
+        ConfigError: ``sample``, or the selection, returned no cohort of distinct clients of the population, or the
+            selection changed the server's state.
     """
     cohort: Any = (
         algorithm.sample(population, state.round + 1)
         if algorithm.selection is None
-        else algorithm.selection.draw(population, state, ask)
+        else _selected(algorithm.name, algorithm.selection, state, population, ask)
     )
     if not isinstance(cohort, Cohort):
-        raise ConfigError(f"{algorithm.name}: sample returned {type(cohort).__name__}: return a Cohort")
+        raise ConfigError(f"{algorithm.name}: sample returned {kind_of(cohort)}: return a Cohort")
     drawn = list(cohort.clients)
     if not is_drawn_from(cohort, population):
         raise ConfigError(
@@ -152,6 +157,28 @@ def draw_cohort(algorithm: Algorithm, state: State, population: Population, ask:
             f"{algorithm.name}: selected clients start from the newest model: leave staleness out"
         )
     return replace(cohort, clients=[int(client) for client in drawn])
+
+
+def _selected(name: str, selection: Selection, state: State, population: Population, ask: Ask) -> Any:
+    """Return what a selection draws, which may look at the server's state and not change it."""
+    before = _versions(state)
+    cohort = selection.draw(population, state, ask)
+    changed = [place for place, now in _versions(state).items() if now != before.get(place)]
+    if changed:
+        raise ConfigError(
+            f"{name}: draw, your own {described(selection.draw)}, changed {', '.join(changed)}: let it draw alone, and "
+            "work on a copy (clone())"
+        )
+    return cohort
+
+
+def _versions(state: State) -> dict[str, tuple[int, int]]:
+    """Return for each of the server's tensors which one it is, and how often it was changed in place."""
+    vectors = {f'state.vectors["{name}"]': vector for name, vector in state.vectors.items()}
+    return {
+        place: (id(tensor), 0 if tensor.is_inference() else tensor._version)
+        for place, tensor in {"state.params": state.params, **vectors}.items()
+    }
 
 
 @dataclass
@@ -197,7 +224,7 @@ def _remember(state: State, plan: RoundPlan, results: Sequence[ClientResult]) ->
     """
     for result in results:
         if result.error is None:
-            seen = {
+            seen = result.metrics | {
                 "round": plan.number,
                 "examples": int(plan.population.sizes[result.client]),
                 "loss": result.loss / result.examples if result.examples else 0.0,
@@ -271,12 +298,57 @@ def _require_enough(plan: RoundPlan, outcome: Outcome) -> None:
     kept = sum(result.error is None for result in outcome.results)
     clients, least = len(plan.cohort.clients), plan.min_clients
     if outcome.aborted is None and kept < max(least, min(1, clients)):
-        dropped = [result for result in outcome.results if result.error is not None]
-        reasons = "; ".join(f"client {result.client}: {result.error}" for result in dropped[:3])
-        raise TooFewClients(
-            f"round {plan.number}: {kept} of {clients} clients answered, min_clients is {least} ({reasons}); the "
-            "rounds before are saved"
+        what = (
+            f"{kept} of {clients} clients answered, min_clients is {least} ({_reasons(outcome.results)})"
+            if clients
+            else f"the cohort's rule drew nobody, and min_clients is {least}: draw clients, or say min_clients = 0"
         )
+        raise TooFewClients(f"round {plan.number}: {what}; the rounds before are saved")
+
+
+def _reasons(results: Sequence[ClientResult]) -> str:
+    """Return why clients were dropped: three reasons at most, each once, with three clients of it at most."""
+    by_reason: dict[str, list[int]] = {}
+    for result in results:
+        if result.error is not None:
+            by_reason.setdefault(result.error, []).append(result.client)
+    if len(by_reason) == 1 and len(results) > 1 and all(result.error for result in results):
+        return f"all of them: {next(iter(by_reason))}"
+    said = []
+    for reason, clients in [*by_reason.items()][:3]:
+        more = f" and {len(clients) - 3} more" if len(clients) > 3 else ""
+        noun = "client" if len(clients) == 1 else "clients"
+        said.append(f"{noun} {', '.join(map(str, clients[:3]))}{more}: {reason}")
+    return "; ".join(said)
+
+
+def _require_update(algorithm: Algorithm, layout: Layout, number: int, update: Any) -> None:
+    """Check what a rule of the user's own made of a round's updates.
+
+    Args:
+        number: Of the round.
+    """
+    rule = algorithm.aggregator
+    if is_shipped(rule):
+        return
+    name = f"the aggregator {type(rule).__name__}, your own {described(rule.finish)},"
+    if not isinstance(update, AggregatedUpdate):
+        raise ConfigError(f"{name} returned {kind_of(update)}: return an AggregatedUpdate")
+    missing = [one for one in algorithm.sends if one not in update.vectors and not algorithm.models]
+    if missing:
+        raise ConfigError(f"{name} returned no {', '.join(missing)}: return a Mean for each vector")
+    for one, mean in update.vectors.items():
+        delta = mean.delta if isinstance(mean, Mean) else mean
+        if not isinstance(delta, Tensor) or delta.shape != (layout.numel,) or delta.dtype != torch.float32:
+            raise ConfigError(
+                f"{name} returned {kind_of(delta)} for {one}: return a Mean of a tensor of float32, shape "
+                f"({layout.numel},)"
+            )
+        if count_nonfinite(delta):
+            raise RunError(
+                f"round {number}: the aggregator {type(rule).__name__} returned NaN, infinity or a number beyond "
+                f"{LARGEST:,.0f} for {one}, of finite updates; the rounds before are saved"
+            )
 
 
 def _report(plan: RoundPlan, outcome: Outcome, layout: Layout) -> RoundReport:

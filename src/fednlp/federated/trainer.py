@@ -21,6 +21,7 @@ from fednlp.federated.client import (
     LossRequest,
     Objective,
     TrainRequest,
+    checked_result,
     failed,
 )
 from fednlp.federated.cohort import Population
@@ -257,9 +258,9 @@ class _TrainerRuntime:
     def _train(self, request: TrainRequest) -> ClientResult:
         local = _TrainerLocal(self, request)
         try:
-            result = self.algorithm.client(
-                local, self._vectors[MODEL], self._vectors, self._kept.get(request.client, {})
-            )
+            kept = self._kept.get(request.client, {})
+            made = self.algorithm.client(local, self._vectors[MODEL], self._vectors, kept)
+            result = checked_result(made, self.algorithm.client)
             update = {
                 name: Update.of(value, self.layout) if isinstance(value, Tensor) else value.take()
                 for name, value in result.update.items()

@@ -15,6 +15,7 @@ from fednlp.errors import ConfigError
 from fednlp.federated.client import Gradient, Objective
 from fednlp.federated.params import Layout
 from fednlp.federated.update import Update
+from fednlp.plugins import described, require_takes
 from fednlp.seeds import generator, torch_stream
 from fednlp.tasks.base import Batch, Task
 from fednlp.training.batches import local_batches, passes
@@ -146,6 +147,8 @@ class LocalTrainer:
         """
         if self._precomputed is not None:
             return self._take_precomputed(start, gradient or objective or before_step)
+        if objective is not None:
+            require_takes(objective, "the objective", "loss", "out", "batch", "at")
         replica, options = self.replica, self.options
         self._load(start, by_rows=gradient is None or sparse)
         batches, given = self.next_batches(), self._given
@@ -243,7 +246,7 @@ class LocalTrainer:
                 else "no tensor"
             )
             raise ConfigError(
-                f"the objective of a method returned {what}: return one number, the loss to minimise"
+                f"the objective {described(objective)} returned {what}: return one number, the loss to minimise"
             )
         return out.loss, minimised
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from fednlp.federated.client import ClientResult, TrainRequest
 from fednlp.federated.cohort import RoundPlan
+from fednlp.plugins import require_methods
 
 if TYPE_CHECKING:
     import torch
@@ -137,6 +138,14 @@ class Aggregator(ABC):
 
     binds_model: ClassVar[bool] = False
     """Whether a round's collection is bound to the model that clients start from, which is then published first."""
+
+    def require_fits(self) -> None:
+        """Check a rule of the user's own before a run begins.
+
+        Raises:
+            ConfigError: One of its methods takes something else than it will be called with.
+        """
+        require_methods(self)
 
     @property
     def masked_extra(self) -> int:

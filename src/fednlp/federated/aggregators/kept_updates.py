@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import weakref
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import FileIO
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.errors import RunError
+from fednlp.errors import ConfigError, RunError
 from fednlp.federated.aggregators.base import (
     AggregatedUpdate,
     Aggregator,
@@ -35,7 +35,8 @@ from fednlp.federated.aggregators.base import (
     mean_metrics,
 )
 from fednlp.federated.client import ClientResult, TrainRequest
-from fednlp.formatting.units import human_bytes
+from fednlp.formatting.units import human_bytes, plural
+from fednlp.plugins import described, kind_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +62,7 @@ class KeptUpdates(Aggregator):
     def aggregate(
         self, total: UpdateFile, places: Sequence[int], shares: NDArray[np.float64]
     ) -> Iterator[Tensor]:
-        """Yield the aggregate of each vector, flat, in the order of ``total.sends``.
+        """Yield the aggregate of each vector, flat float32, in the order of ``total.sends``.
 
         Args:
             places: Where in the file those of the clients begin that came through, in the order of the clients' ids.
@@ -91,16 +92,29 @@ class KeptUpdates(Aggregator):
         total.extend(other)
 
     def finish(self, total: UpdateFile, plan: RoundPlan, results: Sequence[ClientResult]) -> AggregatedUpdate:
-        """Return the aggregate of every vector."""
+        """Return the aggregate of every vector.
+
+        Raises:
+            ConfigError: ``aggregate`` yields something else than a flat tensor of floats for each.
+        """
+        import torch
+
         layout, records = total.layout, total.records()
         places = [records[result.client] for result in results]
         shares = shares_of(results)
         derived = [layout.entries[one] for one in sorted(layout.derived)]
         unsent = [slice(entry.start, entry.stop) for entry in derived]
-        vectors = {
-            name: Mean(delta, _nonzero_rows(delta, layout), unsent)
-            for name, delta in zip(total.sends, self.aggregate(total, places, shares), strict=True)
-        }
+        made: Any = self.aggregate(total, places, shares)
+        parts = list(made) if isinstance(made, Iterable) and not isinstance(made, torch.Tensor) else [made]
+        if len(parts) != len(total.sends):
+            raise ConfigError(
+                f"{described(self.aggregate)} yielded {plural(len(parts), 'vector')} for {', '.join(total.sends)}: "
+                "yield one for each"
+            )
+        vectors = {}
+        for name, part in zip(total.sends, parts, strict=True):
+            require_floats(part, torch.Tensor, (layout.numel,), self.aggregate)
+            vectors[name] = Mean(part.float(), _nonzero_rows(part, layout), unsent)
         weight = sum(result.weight for result in results) * plan.unit
         return AggregatedUpdate(vectors, weight, len(results), mean_metrics(results), plan)
 
@@ -187,12 +201,19 @@ class UpdateFile:
         Args:
             places: Where the updates begin.
             combine: float32 (places, coordinates), which may be overwritten, -> float32 (coordinates,).
+
+        Raises:
+            ConfigError: ``combine`` returned something else.
         """
         import torch
 
         delta = torch.zeros(self.layout.numel)
         for start, values in self.blocks(number, places):
-            delta[start : start + values.shape[1]] = torch.from_numpy(combine(values))
+            count = values.shape[1]
+            made = combine(values)
+            require_floats(made, np.ndarray, (count,), combine)
+            with np.errstate(over="ignore"):  # infinity is refused where the aggregate is
+                delta.numpy()[start : start + count] = made
         return delta
 
     def clear(self) -> None:
@@ -215,6 +236,29 @@ class UpdateFile:
             parts.append(part)
             place, left = place + len(part), left - len(part)
         return np.frombuffer(b"".join(parts), dtype=dtype)
+
+
+def require_floats(made: Any, kind: type[Any], shape: tuple[int, ...], function: Callable[..., Any]) -> None:
+    """Check what a function of a rule returned, which may be the user's own.
+
+    Args:
+        kind: ``numpy.ndarray`` or ``torch.Tensor``.
+
+    Raises:
+        ConfigError: It is no array of this kind, of this shape, of float32 or float64.
+
+    >>> require_floats(np.zeros(1, dtype=np.int64), np.ndarray, (5,), len)
+    Traceback (most recent call last):
+        ...
+    fednlp.errors.ConfigError: the aggregator's len returned ndarray of int64, shape (1,): return ndarray of float32, \
+shape (5,)
+    """
+    floats = str(getattr(made, "dtype", "")).removeprefix("torch.") in ("float32", "float64")
+    if not isinstance(made, kind) or tuple(made.shape) != shape or not floats:
+        raise ConfigError(
+            f"the aggregator's {described(function)} returned {kind_of(made)}: return {kind.__name__} of float32, "
+            f"shape {shape}"
+        )
 
 
 def shares_of(results: Sequence[ClientResult]) -> NDArray[np.float64]:

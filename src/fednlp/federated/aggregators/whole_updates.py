@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.federated.aggregators.kept_updates import KeptUpdates, UpdateFile, Values
+from fednlp.federated.aggregators.kept_updates import KeptUpdates, UpdateFile, Values, require_floats
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -41,6 +41,7 @@ class WholeUpdates(KeptUpdates):
     def aggregate(self, total: UpdateFile, places: Sequence[int], shares: Numbers) -> Iterator[Tensor]:
         """Yield the weighted sum of the updates, for each vector."""
         weights = self.weights(inner_products(total, places), shares)
+        require_floats(weights, np.ndarray, (len(places),), self.weights)
         some = [place for place, weight in zip(places, weights, strict=True) if weight]
         factors = weights[weights != 0]
 

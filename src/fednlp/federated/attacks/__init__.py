@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fednlp.federated.algorithm import Algorithm
-from fednlp.federated.client import ClientFunction, Local, Result
+from fednlp.federated.client import ClientFunction, Local, Result, checked_result
+from fednlp.plugins import require_takes
 from fednlp.registry import MethodPart, Registry, mark
 from fednlp.seeds import generator
 
@@ -61,10 +62,16 @@ def draw_attackers(clients: int, fraction: float, seed: int) -> list[int]:
 
 
 def with_attackers(algorithm: Algorithm, attack: Attack, attackers: Collection[int]) -> Algorithm:
-    """Return an algorithm of which some clients are attackers."""
+    """Return an algorithm of which some clients are attackers.
+
+    Raises:
+        ConfigError: What the attack returned does not take what a client's function takes.
+    """
     honest, malicious, bad = algorithm.client, attack(algorithm.client), frozenset(attackers)
+    require_takes(malicious, "the attackers' function", "local", "x", "server", "own")
 
     def client(local: Local, x: Tensor, server: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Result:
-        return (malicious if local.client in bad else honest)(local, x, server, own)
+        chosen = malicious if local.client in bad else honest
+        return checked_result(chosen(local, x, server, own), chosen)
 
     return replace(algorithm, client=client)

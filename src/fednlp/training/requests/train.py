@@ -9,7 +9,7 @@ import numpy as np
 
 from fednlp.clock import STEPS, SUMS, timed
 from fednlp.errors import ConfigError
-from fednlp.federated.client import ClientResult, TrainRequest, failed
+from fednlp.federated.client import ClientResult, TrainRequest, checked_result, failed
 from fednlp.federated.runtime import MODEL
 from fednlp.federated.transforms import RngKey
 from fednlp.federated.upload import Trained, received, require_reported
@@ -143,7 +143,8 @@ def train(
     with worker.labelled_examples(request) as examples:
         part = begun or _begin(worker, request, examples, vectors)
         try:
-            result = algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
+            made = algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
+            result = checked_result(made, algorithm.client)
             with timed(SUMS):
                 sent = encode(algorithm, request, part.local, result, part.record)
         except ConfigError:  # it would be the same for every client
