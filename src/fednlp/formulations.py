@@ -10,6 +10,7 @@ one thing it holds JSON:
 ``tags``       ``["B-ORG", "O", "..."]``, one a word
 ``answers``    ``[{"text": "in 1912", "start": 57}]``, character positions in the context
 ``references`` ``["one summary", "another"]``, for scoring; ``target`` is what is trained on
+``messages``   ``[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]``
 ``score``      a number
 =============  ============================================================================
 """
@@ -23,7 +24,7 @@ from pydantic import PlainSerializer, ValidatorFunctionWrapHandler, WrapValidato
 from fednlp.option_types import Count, Decay, Fraction, PositiveInt
 from fednlp.plugins import is_own
 
-Kind = Literal["class", "score", "tags", "answers", "text", "none"]
+Kind = Literal["class", "score", "tags", "answers", "text", "messages", "none"]
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,14 @@ TASKS: Mapping[str, Formulation] = {
             "label_smoothing_factor": Decay,
             "scorer": Literal["rouge", "bleu"],
         },
+    ),
+    "chat": Formulation(
+        "fednlp.tasks.chat:Chat",
+        Schema(("messages",), None, "messages"),
+        purpose="to answer in conversations",
+        pipeline="text-generation",
+        head="CausalLM",
+        options={"chat_template": str, "max_new_tokens": PositiveInt},
     ),
     "causal-lm": Formulation(
         "fednlp.tasks.causal_lm:CausalLM",

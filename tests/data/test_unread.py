@@ -22,10 +22,6 @@ def lines(make: Callable[[str, str], Any]) -> str:
     return "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
 
 
-def chat(text: str, label: str) -> Any:
-    return {"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": label}]}
-
-
 ASKED = {
     "another name": (
         "a.csv",
@@ -58,23 +54,11 @@ ASKED = {
         "Anna NOUN\nsleeps VERB\n\n" * 9,
         "if these are words and their tags, call it .conll",
     ),
-    "chats": ("a.jsonl", lines(chat), "'messages': chats of several turns"),
-    "conversations": (
-        "a.json",
-        lines(lambda t, x: {"conversations": [{"from": "human", "value": t}]}),
-        "chats",
-    ),
     "preferences": (
         "a.jsonl",
         lines(lambda t, x: {"prompt": t, "chosen": x, "rejected": "no"}),
         'preferences, of which fednlp can learn the chosen replies alone: say columns = {source = "prompt"',
     ),
-    "instructions": (
-        "a.jsonl",
-        lines(lambda t, x: {"instruction": "Say.", "input": t, "output": x}),
-        "join 'instruction' and 'input' into one",
-    ),
-    "pairs": ("a.jsonl", lines(lambda t, x: {"prompt": t, "completion": x}), 'target = "completion"'),
     "words as numbers": (
         "a.jsonl",
         lines(lambda t, x: {"tokens": t.split(), "ner_tags": [0] * 5}),

@@ -216,6 +216,8 @@ FEW_LABELS: dict[str, Configuration] = {
         model="decoder",
     ),
 }
+_CHAT = "{% for m in messages %}{{ m['content'] + ' [SEP] ' }}{% endfor %}"
+"""A template in the words of the small decoder."""
 TASKS: dict[str, Configuration] = {
     "tagging": Configuration({"task.name": "token-classification"}, "tagged"),
     "answering": Configuration({"task.name": "question-answering"}, "asked", deployed="rounded"),
@@ -226,6 +228,12 @@ TASKS: dict[str, Configuration] = {
         {"task": {"name": "text-generation", "max_target_length": 4, "template": "{source} word0"}},
         "copied",
         "decoder",
+    ),
+    "chats": Configuration(
+        {"task": {"name": "chat", "chat_template": _CHAT}, "evaluation.federated": True},
+        "chats",
+        "decoder",
+        deployed="rounded",
     ),
     "translation": _simulated(
         {

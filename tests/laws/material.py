@@ -9,12 +9,25 @@ from typing import Any
 
 from tests.conftest import example_rows, save_bert, write_csv
 from tests.laws.configurations import Configuration
-from tests.test_every_task import asked, copied, paired, scored, spoken, tagged
+from tests.test_every_task import asked, copied, paired, scored, sentence, spoken, tagged
 from tests.test_prompt_decoder_run import save_decoder
 
 Row = Callable[[random.Random], dict[str, Any]]
 
 _EXAMPLES = 100
+
+
+def answered(rng: random.Random) -> dict[str, Any]:
+    """Return a conversation of one or two exchanges."""
+    turns = [" ".join(sentence(rng)[:4]) for _ in range(2 * rng.randint(1, 2))]
+    return {
+        "messages": [
+            {"role": role, "content": text}
+            for role, text in zip(("user", "assistant") * 2, turns, strict=False)
+        ]
+    }
+
+
 ROWS: dict[str, Row] = {
     "tagged": tagged,
     "asked": asked,
@@ -22,6 +35,7 @@ ROWS: dict[str, Row] = {
     "paired": paired,
     "copied": copied,
     "spoken": spoken,
+    "chats": answered,
 }
 """How an example of each kind is drawn; ``texts`` is the kind of :func:`tests.conftest.example_rows`."""
 _TASKS = {"texts": "text-classification", "paired": "text-classification"}

@@ -15,6 +15,7 @@ from fednlp.errors import ConfigError
 
 if TYPE_CHECKING:
     from fednlp.cli.console import Console
+    from fednlp.inference.model import Trained
     from fednlp.inference.predict import Prediction
 
 _RUN = typer.Argument(help="A run directory, or a federation that this machine took part in, by its name.")
@@ -124,18 +125,24 @@ def predict(
         list[str] | None,
         typer.Option("--with", help="A further column, e.g. --with context='...' for a question."),
     ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Hold a conversation with a model of chats; an empty line ends it.")
+    ] = False,
+    system: Annotated[str | None, typer.Option(help="What the system tells a model of chats.")] = None,
     client: Annotated[str | None, _CLIENT] = None,
     task: TaskToTrust = None,
     device: Annotated[str | None, _DEVICE] = None,
     own_model: _OwnModel = False,
 ) -> None:
-    """Predict with the model of a run: for typed or piped texts, or the rows of a file."""
+    """Predict with the model of a run: for typed or piped texts, or the rows of a file; or chat with it."""
+    if chat and (table is not None or texts or out is not None):
+        raise ConfigError("--chat asks for one message after the other: leave texts, --in and --out out")
     if table is not None and texts:
         raise ConfigError("--in and texts do not go together: leave out one of them")
     if table is None and text is not None:
         raise ConfigError("--text names a column of a file: give the file with --in")
-    further = _further(columns or [])
-    if table is None and not texts and sys.stdin is not None and sys.stdin.isatty():
+    further = _further(columns or []) | ({} if system is None else {"system": system})
+    if not chat and table is None and not texts and sys.stdin is not None and sys.stdin.isatty():
         raise ConfigError("there is no text: type one, pipe some in, or give a file with --in")
     from fednlp.deployment.operate.homes import used_folder
     from fednlp.formatting.units import plural
@@ -145,6 +152,9 @@ def predict(
 
     with _console(True) as console:
         trained = open_trained(used_folder(run), client, task, device, own_model)
+        if chat:
+            _converse(trained, system)
+            return
         if table is None:
             inputs = rows_of_texts(trained, _typed(texts or ["-"]), further)
         else:
@@ -162,6 +172,26 @@ def predict(
         count = write_predictions(out, trained, inputs, probabilities=with_probabilities, top=top, done=done)
         console.close()
         console.log(f"written {out}: {plural(count, 'row')}")
+
+
+def _converse(trained: "Trained", system: str | None) -> None:
+    """Answer one typed message after the other, each after all that was said before."""
+    from fednlp.formatting.safe_text import clean
+
+    if not hasattr(trained.task, "replies"):
+        raise ConfigError(f"--chat is for models of chats, and this one was trained for {trained.task.name}")
+    messages = [] if system is None else [{"role": "system", "content": system}]
+    typed = sys.stdin is not None and sys.stdin.isatty()
+    while True:
+        if typed:
+            print("> ", end="", flush=True)
+        said = next(_piped(), "") if not typed else sys.stdin.readline().strip()
+        if not said:
+            return
+        messages.append({"role": "user", "content": said})
+        [answer] = trained.replies([{"messages": json.dumps(messages)}])
+        messages.append({"role": "assistant", "content": answer})
+        print(clean(answer))
 
 
 def _further(columns: list[str]) -> dict[str, str]:

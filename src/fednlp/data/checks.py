@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+from fednlp.data.chats import conversation_fault
 from fednlp.data.columns import LISTS, check_columns, columns_of
 from fednlp.data.label_names import label_name
 from fednlp.data.store import Check, Fault, Row, Rows, View
@@ -155,6 +156,10 @@ def _text(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
     return judge
 
 
+def _messages(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
+    return lambda row: conversation_fault(_at(row, places["messages"]))
+
+
 def _none(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
     return lambda row: None
 
@@ -176,6 +181,7 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, str], Mapping[str, int]], Judge]] =
     "tags": _tags,
     "answers": _answers,
     "text": _text,
+    "messages": _messages,
     "none": _none,
 }
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from fednlp.data.chats import chat_columns
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formulations import TASKS
@@ -25,7 +26,7 @@ TARGETS: tuple[str, ...] = tuple(
 )
 """The canonical names of what is to be predicted."""
 
-LISTS = frozenset({"words", "tags", "answers", "references"})
+LISTS = frozenset({"words", "tags", "answers", "references", "messages"})
 """The canonical names of what holds JSON; any other column holds text or a number."""
 
 # In this order; a task that reads the columns of another is never guessed.
@@ -169,6 +170,8 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
             f"{where}: the columns fit {' and '.join(fitting)} alike: say which, such as "
             f'task.name = "{fitting[0]}"'
         )
+    if not configured.keys() - {"messages"} and chat_columns(names, configured.get("messages")) is not None:
+        return "chat"
     if (advice := _known_layout(names, configured)) is not None:
         raise TaskUnknown(f"{where}: {advice}")
     if _fits("causal-lm", names, configured):
@@ -187,14 +190,6 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
 
 
 _NEAR = 0.75
-_CHAT = (
-    "{}: chats of several turns, on which fednlp does not train; write a prompt and its reply into the columns source "
-    "and target"
-)
-_JOINED = (
-    "instructions with further text, and a template takes one column: join 'instruction' and '{0}' into one, and "
-    'say columns = {{source = "IT", target = "{1}"}} and task.name = "text-generation"'
-)
 _ROWS_OF_WORDS = (
     "a table with a word in each row: write words and tags as columns of a .conll file, with a blank line between "
     "sentences"
@@ -219,9 +214,6 @@ _LAYOUTS: tuple[tuple[frozenset[str], str], ...] = (
         (frozenset({"context", "question", answer}), _ANSWERS)
         for answer in ("answer", "answer_text", "answer_start")
     ),
-    (frozenset({"messages"}), _CHAT.format("'messages'")),
-    (frozenset({"conversations"}), _CHAT.format("'conversations'")),
-    (frozenset({"conversation"}), _CHAT.format("'conversation'")),
     (
         frozenset({"prompt", "chosen", "rejected"}),
         "preferences, of which fednlp can learn the chosen replies alone: say columns = "
@@ -230,29 +222,6 @@ _LAYOUTS: tuple[tuple[frozenset[str], str], ...] = (
     (
         frozenset({"chosen", "rejected"}),
         'preferences, of which fednlp can learn the chosen texts alone: say data.text = "chosen"',
-    ),
-    (
-        frozenset({"instruction", "input", "output"}),
-        _JOINED.format("input", "output"),
-    ),
-    (
-        frozenset({"instruction", "context", "response"}),
-        _JOINED.format("context", "response"),
-    ),
-    *(
-        (
-            frozenset(pair),
-            f'pairs of texts: say columns = {{source = "{pair[0]}", target = "{pair[1]}"}}, and task.name = '
-            '"text-generation" for a model such as GPT-2',
-        )
-        for pair in (
-            ("instruction", "response"),
-            ("instruction", "output"),
-            ("prompt", "completion"),
-            ("prompt", "response"),
-            ("question", "answer"),
-            ("query", "response"),
-        )
     ),
     *(
         (frozenset(pair), f'words and tags: say columns = {{words = "{pair[0]}", tags = "{pair[1]}"}}')

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
+from fednlp.data.chats import as_chats, chat_columns
 from fednlp.data.checks import OnInvalidRow, named_columns, view_of
 from fednlp.data.columns import (
     MissingColumns,
@@ -127,6 +128,19 @@ def load_data(
     guessed = not (task or opened.task)
     with _about(opened.train):
         task = task or opened.task or infer_task(*named_columns(opened.train), configured)
+    if task == "chat":
+        own = configured.get("messages")
+        columns_there = chat_columns(opened.train.names(), own) or ()
+        said = (
+            () if columns_there == ("messages",) else (f"messages are made of {' and '.join(columns_there)}",)
+        )
+        opened = replace(
+            opened,
+            train=as_chats(opened.train, own),
+            test=None if opened.test is None else as_chats(opened.test, own),
+            notes=(*opened.notes, *(said if columns_there else ())),
+        )
+        configured = {name: own for name, own in configured.items() if name != "messages"}
     train = stored(opened.train, view_of(opened.train, task, configured, on_invalid_row, unlabelled))
     test = None
     if opened.test is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.data.chats import dialogue
 from fednlp.data.columns import check_columns
 from fednlp.data.split import Numbers
 from fednlp.errors import DataError
@@ -124,6 +125,8 @@ class TextData:
         texts: list[str] = self.column(split, self.text).take(np.asarray(numbers, dtype=np.int64)).to_pylist()
         if self.schema.kind == "tags":
             return [" ".join(json.loads(text)) for text in texts]
+        if self.schema.kind == "messages":
+            return [dialogue(text) for text in texts]
         return texts
 
     def groups(

@@ -7,7 +7,7 @@ from fednlp.formatting.safe_text import clean as clean
 _STEPS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _CLOCK = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _ENERGY = (("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
-_PLAIN_METRICS = ("loss", "perplexity", "bleu", "mse")
+_PLAIN_METRICS = ("loss", "perplexity", "bleu", "mse", "log_likelihood")
 _CORRELATIONS = ("mcc", "pearson", "spearman")
 
 DASH = "–"
@@ -49,6 +49,7 @@ def metric_title(metric: str) -> str:
         "mcc": "MCC",
         "bleu": "BLEU",
         "mse": "MSE",
+        "log_likelihood": "log-likelihood of a token",
         "pearson": "Pearson",
         "spearman": "Spearman",
     }

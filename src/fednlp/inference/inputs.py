@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,8 @@ def _first(task: str) -> str:
 
 def _further(task: str) -> list[str]:
     schema = _schema(task)
+    if schema.kind == "messages":
+        return ["system"]
     return [
         name for name in (*schema.inputs, *schema.optional) if name not in (_first(task), "references", "id")
     ]
@@ -172,6 +175,8 @@ def _row_of(task: str, text: str, extra_columns: Mapping[str, str]) -> Row:
     lacking = [name for name in schema.inputs if name != first and name not in extra_columns]
     if lacking:
         raise DataError(f"{task} needs {lacking[0]} too: add --with {lacking[0]}=TEXT")
+    if schema.kind == "messages":
+        return {first: _asked(text, extra_columns.get("system", ""))}
     row: Row = {first: text, **extra_columns}
     if schema.kind == "tags":
         words = _words(text)
@@ -179,6 +184,20 @@ def _row_of(task: str, text: str, extra_columns: Mapping[str, str]) -> Row:
     elif schema.target is not None:
         row[schema.target] = {"answers": "[]", "score": "0"}.get(schema.kind, "")
     return row
+
+
+def _asked(text: str, system: str) -> str:
+    """Return the messages of a conversation whose last one is the user's: a text, or messages as JSON.
+
+    >>> _asked("Hi", "")
+    '[{"role": "user", "content": "Hi"}]'
+    """
+    messages = [{"role": "user", "content": text}]
+    if text.startswith("[{"):
+        with suppress(ValueError, RecursionError):
+            messages = json.loads(text)
+    opening = [{"role": "system", "content": system}] if system else []
+    return json.dumps([*opening, *messages], ensure_ascii=False)
 
 
 def _words(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """Load the final model of a run, or the model of one of its clients."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from os import PathLike
@@ -61,10 +61,21 @@ class Trained:
 
     def encode(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return the features of rows, truncated as in training."""
+        return self.task.encode(rows, self.tokenizer, self._readable)
+
+    @property
+    def _readable(self) -> int:
+        """Tokens that the model reads at once, as in training."""
         section = self.experiment.model
         readable = longest_text(self.tokenizer.name_or_path, self.tokenizer) - virtual_tokens(section.peft)
-        limit = min(section.max_length, readable)
-        return self.task.encode(rows, self.tokenizer, limit)
+        return min(section.max_length, readable)
+
+    def replies(self, rows: Sequence[Row]) -> list[str]:
+        """Return the answer to the last message of each conversation."""
+        found: list[str] = self.task.replies(  # type: ignore[attr-defined]
+            self.model, rows, self.tokenizer, self._readable, self.device
+        )
+        return found
 
     def predict(
         self, features: Features, on_progress: OnProgress = lambda done, of, what: None

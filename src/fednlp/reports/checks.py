@@ -15,7 +15,7 @@ from fednlp.tasks.intervals import wilson
 _FEWEST_TESTS = 30
 _COUNTED = ("accuracy", "exact_match")
 """Metrics that are a share of examples, for which there is an interval; but not of words and tokens."""
-_OF_WORDS = ("token-classification", "causal-lm", "masked-lm", "text-generation")
+_OF_WORDS = ("token-classification", "causal-lm", "masked-lm", "text-generation", "chat")
 _SMALL_STEPS = 1e-3
 """Below this learning rate a model that learnt too little may need larger steps; above it, smaller ones."""
 _RISEN = 1.05

@@ -81,12 +81,12 @@ class Generation:
         raise NotImplementedError
 
     def _generated(self, model: nn.Module, batch: Batch, tokenizer: Any) -> list[str]:
-        """Return the texts of :func:`_generate_ids` as they are scored and shown.
+        """Return the texts of :func:`generate_ids` as they are scored and shown.
 
         Args:
             tokenizer: That of targets.
         """
-        return self._readable(_decode_texts(tokenizer, _generate_ids(model, batch, self.generation(model))))
+        return self._readable(decode_texts(tokenizer, generate_ids(model, batch, self.generation(model))))
 
     def generation(self, model: nn.Module) -> Any:
         """Return transformers' ``GenerationConfig`` of the task, without sampling; padding is never chosen."""
@@ -179,14 +179,14 @@ class Generation:
         tokenizer = cached_tokenizer(self.tokenizer)
         length = max(1, round(float(self._target_sizes(train, examples).mean())))
         words = [source[:length].tolist() for source in self._sources(test, indices, tokenizer)]
-        return "the beginning of the source", self._readable(_decode_texts(tokenizer, words))
+        return "the beginning of the source", self._readable(decode_texts(tokenizer, words))
 
     def format_prediction(self, prediction: Any) -> str:
         """Return the text."""
         return str(prediction)
 
 
-def _generate_ids(model: nn.Module, batch: Batch, options: Any) -> Tensor:
+def generate_ids(model: nn.Module, batch: Batch, options: Any) -> Tensor:
     """Return what a model generates, (batch, longest), by greedy or beam search, without sampling.
 
     A function of the weights and these arguments: the defaults that a checkpoint brings are not used, so
@@ -223,7 +223,7 @@ def cached_tokenizer(source: str) -> Any:
     return load_tokenizer(source)
 
 
-def _decode_texts(tokenizer: Any, ids: Any) -> list[str]:
+def decode_texts(tokenizer: Any, ids: Any) -> list[str]:
     """Return token ids as texts, without special tokens and the blanks around."""
     options = {"skip_special_tokens": True, "clean_up_tokenization_spaces": False}
     return [text.strip() for text in tokenizer.batch_decode(ids, **options)]

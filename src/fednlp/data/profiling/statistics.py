@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fednlp.data.chats import dialogue
 from fednlp.data.columns import LISTS
 from fednlp.data.features import release_pages
 from fednlp.data.split import Numbers
@@ -84,7 +85,7 @@ def _scan_table(data: TextData, split: Split, found: Scan) -> None:
         stop = start + batch.num_rows
         columns = [_texts(batch, column) for column in own]
         read = columns[: len(names)]
-        texts = [_joined(c) if name in LISTS else c for name, c in zip(names, read, strict=True)]
+        texts = [_words(name, c) for name, c in zip(names, read, strict=True)]
         inputs[start:stop] = _hashes(read)
         wrong = [text for text in texts[0] if not text.isascii() and _DAMAGED.search(text)]
         found.damaged[split] += len(wrong)
@@ -105,8 +106,13 @@ def _texts(batch: "pa.RecordBatch", column: str) -> list[str]:
     return [value or "" for value in batch.column(column).to_pylist()]
 
 
-def _joined(column: Sequence[str]) -> list[str]:
-    return [" ".join(json.loads(value)) if value else "" for value in column]
+def _words(name: str, column: Sequence[str]) -> Sequence[str]:
+    """Return the words of a column's values, by its canonical name."""
+    if name == "messages":
+        return [dialogue(value) for value in column]
+    if name in LISTS:
+        return [" ".join(json.loads(value)) if value else "" for value in column]
+    return column
 
 
 def _hashes(columns: Sequence[Sequence[str]]) -> Hashes:

@@ -1,0 +1,215 @@
+"""Conversations: the layouts in which data sets have them, and what is wrong with one.
+
+However a file has it, a conversation becomes one column ``messages``: JSON of ``{"role": ..., "content": ...}``. A
+role is ``system``, ``user`` or ``assistant``.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fednlp.data.store import Fault, Located, Row, Rows
+from fednlp.formatting.units import plural
+
+_ROLES = {
+    **dict.fromkeys(("system",), "system"),
+    **dict.fromkeys(("user", "human", "prompter"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatgpt"), "assistant"),
+}
+"""What data sets call a role; the first of each is what messages have."""
+_SHOWN = 40
+_MOST_TURNS = 10_000
+
+Message = dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Columns that are a conversation together.
+
+    Attributes:
+        turns: The one that holds a list of messages; empty for a prompt and its reply.
+        prompt: The columns of what a user says, joined by blank lines where there are several.
+        reply: The column of the answer.
+    """
+
+    turns: str = ""
+    prompt: tuple[str, ...] = ()
+    reply: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        return (self.turns,) if self.turns else (*self.prompt, self.reply)
+
+
+_LAYOUTS = (
+    *(_Layout(turns=name) for name in ("messages", "conversations", "conversation")),
+    _Layout(prompt=("instruction", "input"), reply="output"),
+    _Layout(prompt=("instruction", "context"), reply="response"),
+    _Layout(prompt=("instruction",), reply="output"),
+    _Layout(prompt=("instruction",), reply="response"),
+    _Layout(prompt=("prompt",), reply="completion"),
+    _Layout(prompt=("prompt",), reply="response"),
+    _Layout(prompt=("question",), reply="answer"),
+    _Layout(prompt=("query",), reply="response"),
+)
+"""In this order: OpenAI's, ShareGPT's, Alpaca's, Dolly's, T0's and OpenAI's completions, and GSM8K's."""
+
+
+def chat_columns(names: Sequence[str], messages: str | None = None) -> tuple[str, ...] | None:
+    """Return which columns are conversations together, as they are called; None where none are.
+
+    Args:
+        names: Those that there are.
+        messages: The user's own name of the column of messages.
+
+    >>> chat_columns(["id", "Instruction", "input", "output"])
+    ('Instruction', 'input', 'output')
+    >>> chat_columns(["text", "label"])
+    """
+    found = _layout_of(names, messages)
+    return None if found is None else found.columns
+
+
+def _layout_of(names: Sequence[str], messages: str | None = None) -> _Layout | None:
+    if messages is not None:
+        return _Layout(turns=messages) if messages in names else None
+    own = {name.strip().casefold(): name for name in reversed(names)}
+    layout = next((one for one in _LAYOUTS if all(name in own for name in one.columns)), None)
+    if layout is None or (
+        layout.reply == "answer" and "context" in own
+    ):  # the span of a text, or of no use without it
+        return None
+    prompt = tuple(own[name] for name in layout.prompt)
+    return _Layout(own.get(layout.turns, ""), prompt, own.get(layout.reply, ""))
+
+
+def as_chats(rows: Rows, messages: str | None = None) -> Rows:
+    """Return rows whose conversations are in the column ``messages``, in place of the columns that they were in.
+
+    A column ``system`` beside them is the system's message. Rows without a layout that is known stay as they are.
+
+    Args:
+        messages: The user's own name of the column of messages.
+    """
+    layout = _layout_of(rows.names(), messages)
+    if layout is None:
+        return rows
+
+    def new_names(there: Sequence[str]) -> list[str]:
+        gone = {*layout.columns, "messages", *_system(there)}
+        return ["messages", *(name for name in there if name not in gone)]
+
+    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
+        given = {name: role for name, role in roles.items() if name != "messages"}
+        there, placed = rows.read(given | ({layout.turns: "messages"} if layout.turns else {}))
+        convert = _converter(there, layout)
+        kept = [there.index(name) for name in new_names(there)[1:]]
+
+        def row(found: Row | Fault) -> Row | Fault:
+            made = found if isinstance(found, Fault) else convert(found)
+            return made if isinstance(made, Fault) else [made, *(found[at] for at in kept)]  # type: ignore[index]
+
+        return new_names(there), ((at, row(found)) for at, found in placed)
+
+    what = (*rows.what, "chats", json.dumps([layout.columns]))
+    return replace(rows, what=what, names=lambda: new_names(rows.names()), read=read)
+
+
+def _system(names: Sequence[str]) -> list[str]:
+    return [name for name in names if name.strip().casefold() in ("system", "system_prompt")][:1]
+
+
+def _converter(names: Sequence[str], layout: _Layout) -> Callable[[Row], str | Fault]:
+    """Return what makes the messages of a row, JSON."""
+    system = [names.index(name) for name in _system(names)]
+    places = [names.index(name) for name in layout.columns]
+
+    def convert(row: Row) -> str | Fault:
+        if layout.turns:
+            found = _turns(row[places[0]], layout.turns)
+            if isinstance(found, Fault):
+                return found
+        else:
+            *asked, reply = (row[at] or "" for at in places)
+            question = "\n\n".join(text for text in asked if text.strip())
+            found = [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
+        opening = [row[at] or "" for at in system]
+        if opening and opening[0].strip() and not (found and found[0]["role"] == "system"):
+            found = [{"role": "system", "content": opening[0]}, *found]
+        return json.dumps(found, ensure_ascii=False)
+
+    return convert
+
+
+def _turns(value: str | None, own: str) -> list[Message] | Fault:
+    """Return the messages of a list in whatever words, or what is wrong with it."""
+    wanted = f'{own!r} is no list of messages such as [{{"role": "user", "content": "..."}}]'
+    try:
+        found = json.loads(value or "")
+    except (ValueError, RecursionError):
+        return Fault(wanted)
+    if not isinstance(found, list) or len(found) > _MOST_TURNS:
+        return Fault(wanted)
+    messages: list[Message] = []
+    for number, turn in enumerate(found, 1):
+        role, content = _said(turn) if isinstance(turn, dict) else (None, None)
+        if not isinstance(role, str) or not isinstance(content, str):
+            return Fault(f"{wanted}: message {number} has no role and content that are texts")
+        if role.strip().casefold() not in _ROLES:
+            return Fault(
+                f"message {number} is of {role[:_SHOWN]!r}: a role is system, user or assistant (or human and gpt)"
+            )
+        messages.append({"role": _ROLES[role.strip().casefold()], "content": content})
+    return messages
+
+
+def _said(turn: Mapping[str, Any]) -> tuple[Any, Any]:
+    if "role" in turn:
+        return turn["role"], turn.get("content")
+    return turn.get("from"), turn.get("value")
+
+
+def conversation_fault(value: str) -> str | None:
+    """Return what is wrong with messages, or None: user and assistant take turns, and the last word is an answer.
+
+    Args:
+        value: JSON, as :func:`as_chats` writes it.
+
+    >>> conversation_fault('[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]')
+    >>> conversation_fault('[{"role": "user", "content": "Hi"}]')
+    'the conversation has no message of the assistant: there is nothing to learn'
+    >>> conversation_fault('[{"role": "assistant", "content": "Hello"}]')
+    'message 1 is of the assistant, and a conversation begins with the user'
+    """
+    found = _turns(value, "messages")
+    if isinstance(found, Fault):
+        return found.message
+    turns = found[1:] if found and found[0]["role"] == "system" else found
+    first = 1 + len(found) - len(turns)
+    if turns and turns[0]["role"] == "assistant":
+        return f"message {first} is of the assistant, and a conversation begins with the user"
+    if not any(turn["role"] == "assistant" for turn in turns):
+        return "the conversation has no message of the assistant: there is nothing to learn"
+    for number, turn in enumerate(turns):
+        wanted = ("user", "assistant")[number % 2]
+        if turn["role"] != wanted:
+            return (
+                f"message {first + number} is of the {turn['role']}, where the {wanted} has its turn: user and "
+                "assistant take turns, and a system's message comes first"
+            )
+        if not turn["content"].strip():
+            return f"message {first + number}, of the {turn['role']}, is empty"
+    if turns[-1]["role"] == "user":
+        return f"the last of {plural(len(found), 'message')} is of the user, and has no answer"
+    return None
+
+
+def dialogue(value: str) -> str:
+    """Return the words of messages as one text.
+
+    >>> dialogue('[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]')
+    'Hi\\nHello'
+    """
+    return "\n".join(message["content"] for message in json.loads(value))

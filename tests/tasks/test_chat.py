@@ -1,0 +1,223 @@
+"""Chats: the template token for token, what is learnt of it, what is left out of what is too long, and answers."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fednlp.data import load_data
+from fednlp.data.chats import conversation_fault
+from fednlp.data.features import Features
+from fednlp.errors import DataError, ModelError
+from fednlp.tasks.chat import Chat
+
+from .models import CPU, built, byte_level, gpt2
+
+CHATML = (
+    "{% for m in messages %}{{ '<s>' + m['role'] + '\n' + m['content'] + '</s>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s>assistant\n' }}{% endif %}"
+)
+TRIMMED = (
+    "{{ bos_token }}{% for m in messages %}{{ '[' + m['role'] + ']' + m['content'] | trim + '</s>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '[assistant]' }}{% endif %}"
+)
+ANSWER_ALONE = (
+    "{% for m in messages %}{% if m['role'] == 'assistant' %}{{ m['content'] + '</s>' }}{% else %}"
+    "{{ '[' + m['content'] + ']' }}{% endif %}{% endfor %}"
+)
+TEMPLATES = {"chatml": CHATML, "trimmed": TRIMMED, "answer alone": ANSWER_ALONE}
+
+words = st.text("abc d\né", min_size=1, max_size=12).filter(lambda text: text == text.strip())
+exchanges = st.lists(st.tuples(words, words), min_size=1, max_size=4)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bytes")
+    byte_level(folder, ["a b c user assistant system"])
+    return folder
+
+
+def fresh(folder: Path, template: str | None) -> Any:
+    from fednlp.models.pretrained import load_tokenizer
+
+    tokenizer = load_tokenizer(str(folder))
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def conversation(said: list[tuple[str, str]], system: str = "") -> list[dict[str, str]]:
+    opening = [{"role": "system", "content": system}] if system else []
+    turns = [
+        {"role": role, "content": text}
+        for pair in said
+        for role, text in zip(("user", "assistant"), pair, strict=True)
+    ]
+    return [*opening, *turns]
+
+
+def features_of(task: Chat, tokenizer: Any, found: list[list[dict[str, str]]], length: int = 512) -> Features:
+    rows = [{"messages": json.dumps(messages)} for messages in found]
+    return Features.in_memory(task.encode(rows, tokenizer, length))
+
+
+@pytest.mark.parametrize("template", TEMPLATES.values(), ids=TEMPLATES.keys())
+@settings(max_examples=40, deadline=None)
+@given(said=exchanges, system=st.sampled_from(["", "be brief"]))
+def test_tokens_are_those_of_the_template_and_answers_alone_are_learnt(
+    folder: Path, template: str, said: list[tuple[str, str]], system: str
+) -> None:
+    tokenizer = fresh(folder, template)
+    task, messages = Chat.build([], tokenizer), conversation(said, system)
+    ids, learnt = task.tokens(messages, tokenizer)
+    assert ids == tokenizer.apply_chat_template(messages, tokenize=True)["input_ids"]
+    answers = [tokenizer(answer, add_special_tokens=False)["input_ids"] for _, answer in said]
+    assert np.array(ids)[learnt].tolist() == [one for answer in answers for one in (*answer, task.end)]
+
+
+def test_the_loss_is_that_of_transformers_where_all_but_answers_are_masked(folder: Path) -> None:
+    tokenizer = fresh(folder, CHATML)
+    task = Chat.build([], tokenizer)
+    found = [conversation([("a b", "c c a")]), conversation([("b", "a"), ("c", "b b")], "be brief")]
+    features = features_of(task, tokenizer, found)
+    model = built(task, gpt2(len(tokenizer), n_positions=256))
+    batch = task.collate(features, np.arange(2), CPU)
+    learnt = features.padded("learnt", np.arange(2), 0)[0]
+    labels = torch.where(torch.from_numpy(learnt).bool(), batch["input_ids"], -100)
+    wanted = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"], labels=labels).loss
+    loss = task.loss(model, batch).detach()
+    torch.testing.assert_close(loss, wanted.detach(), rtol=1e-6, atol=1e-6)
+    assert (batch["labels"] == task.end).sum() == 3  # it learns to stop
+    with torch.inference_mode():
+        outcome = task.predict(model, features, np.arange(2), CPU)
+    assert outcome.loss / outcome.weight == pytest.approx(float(loss), rel=1e-6)
+    metrics = task.metrics(outcome.predictions, features, np.arange(2))
+    assert metrics["log_likelihood"] == pytest.approx(-float(loss), rel=1e-6)
+    sums = task.statistics(outcome.predictions, features, np.arange(2)).sum(0)
+    assert task.score(sums) == pytest.approx(metrics["log_likelihood"])
+    assert task.metrics_of_sums(task.sums(outcome.predictions, features, np.arange(2))) == pytest.approx(
+        metrics
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(said=exchanges, length=st.integers(8, 80))
+def test_what_is_too_long_loses_its_beginning_and_keeps_an_answer(
+    folder: Path, said: list[tuple[str, str]], length: int
+) -> None:
+    tokenizer = fresh(folder, CHATML)
+    task = Chat.build([], tokenizer)
+    messages = conversation(said)
+    [row] = task.encode([{"messages": json.dumps(messages)}], tokenizer, length)
+    whole, learnt = task.tokens(messages, tokenizer)
+    assert row["whole"] == len(whole)
+    assert len(row["input_ids"]) == min(length, len(row["input_ids"]))
+    last = int(np.flatnonzero(learnt)[-1]) + 1
+    answer = len(tokenizer(said[-1][1], add_special_tokens=False)["input_ids"]) + 1
+    if answer < length - 1:  # the last answer is there to its end
+        kept = np.array(row["input_ids"])[np.array(row["learnt"], dtype=bool)].tolist()
+        assert kept[-answer:] == whole[last - answer : last]
+    assert any(row["learnt"])
+
+
+def test_answers_end_where_the_end_token_is_written(folder: Path) -> None:
+    tokenizer = fresh(folder, CHATML)
+    task = Chat.build([], tokenizer, max_new_tokens=5)
+    model = built(task, gpt2(len(tokenizer), n_positions=256))
+    [answer] = task.replies(
+        model, [{"messages": json.dumps(conversation([("a", "b")])[:1])}], tokenizer, 64, CPU
+    )
+    assert isinstance(answer, str)
+    written = task.generation(model)
+    assert (written.eos_token_id, written.max_new_tokens, written.do_sample) == (task.end, 5, False)
+    with torch.no_grad():
+        model.get_output_embeddings().weight[task.end] = 1e3 * model.transformer.ln_f.bias.new_ones(1)
+        model.transformer.ln_f.bias += 1.0
+    assert task.replies(model, [{"messages": '[{"role": "user", "content": "a"}]'}], tokenizer, 64, CPU) == [
+        ""
+    ]
+
+
+def test_a_template_is_needed_that_ends_answers_and_stays_as_it_begins(folder: Path) -> None:
+    with pytest.raises(ModelError, match="no chat template"):
+        Chat.build([], fresh(folder, None))
+    with pytest.raises(ModelError, match="does not learn to stop"):
+        Chat.build([], fresh(folder, CHATML.replace("</s>", "")))
+    forgets = "{% for m in messages[-2:] %}" + CHATML.partition("%}")[2]
+    tokenizer = fresh(folder, forgets)
+    task = Chat.build([], tokenizer)
+    with pytest.raises(ModelError, match="in another way once there is a later one"):
+        task.tokens(conversation([("a", "b"), ("c", "d")]), tokenizer)
+    given = Chat.build([], tokenizer := fresh(folder, None), chat_template=CHATML)
+    assert asdict(given)["chat_template"] == tokenizer.chat_template == CHATML
+
+
+LAYOUTS: dict[str, dict[str, Any]] = {
+    "openai": {"messages": conversation([("hello", "hi")])},
+    "sharegpt": {"conversations": [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "hi"}]},
+    "alpaca": {"instruction": "hello", "input": "", "output": "hi"},
+    "dolly": {"instruction": "hello", "context": "", "response": "hi"},
+    "completion": {"prompt": "hello", "completion": "hi"},
+    "gsm8k": {"question": "hello", "answer": "hi"},
+}
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet"])
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
+def test_each_layout_is_found_by_itself(layout: dict[str, Any], suffix: str, tmp_path: Path) -> None:
+    path, rows = tmp_path / f"chats.{suffix}", [layout | {"topic": str(n)} for n in range(10)]
+    if suffix == "parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text(json.dumps(rows) if suffix == "json" else "\n".join(map(json.dumps, rows)))
+    data = load_data(path=path)
+    assert (data.task, list(data.columns)) == ("chat", ["messages"])
+    assert json.loads(data.train["messages"][0].as_py()) == conversation([("hello", "hi")])
+    assert "topic" in data.train.column_names
+    assert data.input_texts("train", [0]) == ["hello\nhi"]
+    said = any("messages are made of" in note for note in data.notes)
+    assert said is ("messages" not in layout)
+
+
+WRONG = {
+    "[]": "no message of the assistant",
+    '[{"role": "tool", "content": "x"}]': "message 1 is of 'tool'",
+    '[{"role": "user", "content": "x"}, {"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}]': (
+        "message 2 is of the user, where the assistant has its turn"
+    ),
+    '[{"role": "user", "content": "x"}, {"role": "assistant", "content": " "}]': (
+        "message 2, of the assistant, is empty"
+    ),
+    '[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]': (
+        "the last of 3 messages is of the user"
+    ),
+    '[{"role": "user"}]': "message 1 has no role and content that are texts",
+    "hello": "is no list of messages",
+}
+
+
+@pytest.mark.parametrize(("value", "why"), WRONG.items())
+def test_a_conversation_that_cannot_be_learnt_is_named_and_left_out_on_request(
+    value: str, why: str, tmp_path: Path
+) -> None:
+    fault = conversation_fault(value)
+    assert fault is not None
+    assert why in fault
+    good = json.dumps(conversation([("a", "b")]))
+    path = tmp_path / "chats.csv"
+    path.write_text(
+        "messages\n" + "".join(f'"{one.replace(chr(34), chr(34) * 2)}"\n' for one in [good, value, good])
+    )
+    with pytest.raises(DataError, match=r"chats\.csv:3"):
+        load_data(path=path, test_fraction=None)
+    data = load_data(path=path, test_fraction=None, on_invalid_row="drop")
+    assert (len(data.train_numbers), data.dropped) == (2, 1)
