@@ -13,7 +13,7 @@ import torch
 
 from fednlp.config import Experiment
 from fednlp.deployment.session.messages import Call
-from fednlp.deployment.session.setup import MOST_EXAMPLES
+from fednlp.deployment.session.setup import MOST_EXAMPLES, read_experiment
 from fednlp.errors import FednlpError, RunError, SecureAbort
 from fednlp.federated.client import TrainRequest
 from fednlp.privacy.noise import LARGEST_SIGMA
@@ -429,7 +429,12 @@ def test_an_experiment_says_what_is_expected(experiment: Make) -> None:
     assert found is not None
     assert (found.weight, found.largest, found.rule.clip) == (1.0, 1.0, 0.5)
     assert found.rule.params.noise_std > 0
-    with pytest.raises(RunError, match=r"leave \[secure\] or \[fewshot\] out"):
-        agreed(experiment({"secure.protocol": "secagg", "fewshot": {}}), "run", **numbers)
-    with pytest.raises(RunError, match=r"say secure\.malicious_server = false"):
-        agreed(experiment({"secure": {"protocol": "secagg", "malicious_server": True}}), "run", **numbers)
+    for changes, told in (
+        ({"secure.protocol": "secagg", "fewshot": {}}, r"leave \[secure\] out, or leave \[fewshot\] out"),
+        (
+            {"secure": {"protocol": "secagg", "malicious_server": True}},
+            r"say secure\.malicious_server = false",
+        ),
+    ):
+        with pytest.raises(RunError, match=told):
+            read_experiment(experiment(changes).model_dump(exclude_none=True))

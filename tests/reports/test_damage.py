@@ -152,7 +152,7 @@ RAGGED |= {key: [0.5, 0.5] for key in ("precision", "recall", "f1")}
         (edited("labels.json", "train", [[1], [1, 2]]), "labels.json is damaged"),
         (in_line("bytes_up", {}), "rounds.jsonl:1 is damaged"),
         (in_line("evaluation", {"global": 0.5}), "rounds.jsonl:1 is damaged"),
-        (written("summary.json", "[" * 9_000), "nested too deep"),
+        (written("summary.json", "[" * 100_000), "nested too deep"),
         (written("resolved.toml", "seed = " + "9" * 5_000), "resolved.toml is damaged"),
         (written("resolved.toml", "data = 3"), "resolved.toml is damaged (data:"),
         (

@@ -98,7 +98,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 
 JSON_FAULTS = {
-    '{\n"a": 1,\n}': ":3: not JSON (",
+    '{\n"a": 1\n"b": 2}': ":3: not JSON (",
     '["\\ud83d"]': ":1: half a surrogate pair",
     "[" * 100_000: ":1: nested too deeply",
     "9" * 5000: ":1: nested too deeply, or a number too long",
