@@ -382,6 +382,11 @@ def test_a_session_ends_when_the_server_or_the_user_says_so(tmp_path: Path) -> N
     client.session.begin(lambda: None)
     client.session.leave("Ctrl-C")
     assert client.session.finished
+    client = Client(tmp_path)
+    client.connect()
+    client.session.leave("Ctrl-C")
+    client.session.close()  # the connection went before the goodbye did
+    assert client.session.finished
 
 
 def test_a_server_of_another_version_is_named_with_what_to_type(client: Client) -> None:

@@ -56,6 +56,7 @@ class Authority:
     def _sign(
         self, name: x509.Name, key: ec.EllipticCurvePrivateKey, authority: bool, host: str = SERVER
     ) -> x509.Certificate:
+        own, issuer = key.public_key(), self.key.public_key()  # Python 3.13 asks for both identifiers
         now, hour = datetime.datetime.now(datetime.UTC), datetime.timedelta(hours=1)
         return (
             x509.CertificateBuilder()
@@ -67,8 +68,25 @@ class Authority:
             .not_valid_after(now + hour)
             .add_extension(x509.BasicConstraints(ca=authority, path_length=None), critical=True)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(own), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer), critical=False)
+            .add_extension(_usage(authority), critical=True)
             .sign(self.key, hashes.SHA256())
         )
+
+
+def _usage(authority: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def name_of(certificate: bytes) -> str:

@@ -194,6 +194,8 @@ class ClientSession:
             self._calls.close()
             self._answers.disconnect()
             self.connected = False
+            if self.reason is not None:  # a goodbye that nobody hears any more
+                self._said.clear()
 
     def leave(self, reason: str) -> None:
         """Say goodbye where a server listens, and finish; the first reason counts."""
