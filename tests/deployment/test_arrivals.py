@@ -119,7 +119,6 @@ def serve(shards: Shards, folder: Path, gate: Gate, members: list[Member] | None
         hub.finish("done")
         for part, driver, worker in parts:
             driver.join(10)
-            part.session.leave("its link has ended")  # a word that nobody takes any more is not waited for
             worker.join(10)
             assert not driver.is_alive()
             assert not worker.is_alive()

@@ -161,7 +161,6 @@ def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) ->
         hub.finish("done")
         for part, driver, worker in parts:
             driver.join(10)
-            part.session.leave("its link has ended")  # a word that nobody takes any more is not waited for
             worker.join(10)
             assert not worker.is_alive()
     return directory
