@@ -75,6 +75,7 @@ def test_a_method_that_reports_nothing_has_no_such_entry(experiment: Make, tmp_p
     assert "client_metrics" not in lines_of(run)[0]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_it_is_drawn(experiment: Make, tmp_path: Path) -> None:
     run = fednlp.run(experiment({"num_rounds": 2}), tmp_path / "run", algorithm=reporting(by_examples))
     write_report([run.folder], tmp_path / "report")

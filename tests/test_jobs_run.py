@@ -26,6 +26,7 @@ pytestmark = pytest.mark.whole
 Make = Callable[..., Experiment]
 EXPERIMENTS = sorted((Path(fednlp.__file__).parent / "experiments").glob("*.toml"))
 Outcome = Callable[[Path], dict[str, Any]]
+SHORT = {"num_rounds": 3}
 
 
 class Heard(NullCallback):
@@ -100,7 +101,7 @@ def one_by_one(
     experiment: Make, tmp_path_factory: pytest.TempPathFactory, outcome: Outcome
 ) -> dict[str, dict[str, Any]]:
     """The outcome of each run, by its name."""
-    runs = compare(experiment(), ["fedavg", "fedopt"], ["local"], 2, tmp_path_factory.mktemp("one") / "cmp")
+    runs = compare(experiment(SHORT), ["fedavg"], ["local"], 2, tmp_path_factory.mktemp("one") / "cmp")
     return {one.folder.name: outcome(one.folder) for one in runs}
 
 
@@ -113,17 +114,17 @@ def test_runs_at_once_are_those_one_by_one(
     one_by_one: dict[str, dict[str, Any]], experiment: Make, tmp_path: Path, outcome: Outcome
 ) -> None:
     heard = Heard()
-    runs = compare(experiment(), ["fedavg", "fedopt"], ["local"], 2, tmp_path / "cmp", heard, jobs=2)
+    runs = compare(experiment(SHORT), ["fedavg"], ["local"], 2, tmp_path / "cmp", heard, jobs=2)
     assert outcomes(runs, outcome) == one_by_one
     begun = sorted((name, algorithm, done) for name, algorithm, _, done in heard.begun)
     assert begun == sorted((one.folder.name, one.experiment.algorithm.name, 0) for one in runs)
     assert sorted(name for name, _ in heard.ended) == sorted(one_by_one)
-    assert heard.progress[-1] == (6, 6, "runs")
+    assert heard.progress[-1] == (4, 4, "runs")
     for name in one_by_one:
         own = [number for run, number in heard.rounds if run == f"tiny/{name}"]
         assert own == [line["round"] for line in RunDir(tmp_path / "cmp" / name).round_lines()]
     assert len([text for text in heard.logged if text.startswith("lengths: ")]) == 1, "the data are told once"
-    assert len([text for text in heard.logged if " of 6 runs done; about " in text]) == 5
+    assert len([text for text in heard.logged if " of 4 runs done; about " in text]) == 3
 
 
 @pytest.mark.slow
@@ -132,11 +133,11 @@ def test_a_stop_keeps_the_rounds_and_the_next_call_goes_on(
 ) -> None:
     heard = Heard(until=("tiny/fedavg-seed0", 2))
     with pytest.raises(KeyboardInterrupt):
-        compare(experiment(), ["fedavg", "fedopt"], ["local"], 2, tmp_path / "cmp", heard, jobs=2)
+        compare(experiment(SHORT), ["fedavg"], ["local"], 2, tmp_path / "cmp", heard, jobs=2)
     stopped = RunDir(tmp_path / "cmp" / "fedavg-seed0")
     assert len(stopped.round_lines()) == 2
     assert not stopped.finished
-    runs = compare(experiment(), ["fedavg", "fedopt"], ["local"], 2, tmp_path / "cmp", jobs=2)
+    runs = compare(experiment(SHORT), ["fedavg"], ["local"], 2, tmp_path / "cmp", jobs=2)
     assert outcomes(runs, outcome) == one_by_one
 
 
