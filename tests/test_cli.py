@@ -292,7 +292,7 @@ def test_nothing_of_the_libraries_is_heard(toml: Path) -> None:
 
 
 @pytest.mark.usefixtures("undrawn")
-def test_compare(fednlp: Type, toml: Path) -> None:
+def test_compare(fednlp: Type, toml: Path, request: pytest.FixtureRequest) -> None:
     """Every run once; a second time nothing is run again, and more methods run only what is missing."""
     result = fednlp(
         "compare", toml, "--algorithms", "fedavg,fedopt", "--baselines", "centralised,local", "--out", "cmp"
@@ -310,6 +310,7 @@ def test_compare(fednlp: Type, toml: Path) -> None:
     suffixes = {path.suffix for path in Path("cmp/report").rglob("*") if path.is_file()}
     assert {".html", ".md", ".csv", ".tex", ".png"} <= suffixes
 
+    request.getfixturevalue("undrawn")  # from here on the runs count
     before = {path: path.stat().st_mtime_ns for run in runs for path in Path("cmp", run).rglob("*")}
     options = [
         "--algorithms",
@@ -549,7 +550,7 @@ def test_a_split_has_the_cohort_of_its_experiment_at_most_all_clients(
 # ------------------------------------------------------------------------------------------- report
 
 
-def test_report(fednlp: Type, toml: Path) -> None:
+def test_report(fednlp: Type, toml: Path, request: pytest.FixtureRequest) -> None:
     fednlp("run", toml, "--out", "one")
     fednlp("run", toml, "--out", "two", "--set", "algorithm.name=fedopt")
     result = fednlp("report", "one", "two", "--out", "report", "--verbose", "--figures", "pdf,svg")
@@ -561,6 +562,7 @@ def test_report(fednlp: Type, toml: Path) -> None:
     assert not re.search(r"""(src|href)\s*=\s*["']?(https?:)?//""", page), (
         "the page asks for something elsewhere"
     )
+    request.getfixturevalue("undrawn")
     assert fednlp("report", "one").out.startswith("one/report/report.html (and ")
     assert list(Path("one/report").glob("*.html"))
 

@@ -39,7 +39,7 @@ def summary_of(run: RunDir) -> dict[str, Any]:
 def test_two_rounds(packages: None, tmp_path: Path) -> None:
     """Published settings and sizes, and the keys that stay; but two short rounds of one process."""
     settings = fednlp.load_experiment(
-        QUICKSTART, ["num_rounds=2", "runtime.workers=1", "evaluation.every=2", "model.max_length=32"]
+        QUICKSTART, ["num_rounds=2", "runtime.workers=1", "evaluation.every=2", "model.max_length=16"]
     )
     assert (settings.data.name, settings.algorithm.name, settings.client.optimizer) == (
         "20news",
