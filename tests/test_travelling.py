@@ -41,17 +41,12 @@ pytestmark = [pytest.mark.whole, pytest.mark.usefixtures("same_workers")]
 
 METHODS: dict[str, dict[str, Any]] = {
     "frozen": {"model.train": {"frozen": ["embeddings", "layer.0"]}},
-    "bias": {"model.train": ["bias", "head"], "algorithm.name": "fedadam"},
     "split": {"model.train": {"critical_layer": 1, "embeddings": "shared"}, "algorithm.name": "fedyogi"},
     "nothing shared": {"model.train": {"critical_layer": 0, "embeddings": "personal"}},
     "sparse": {"exchange": {"up": ["topk:0.1", "int8"], "error_feedback": True, "down": ["bfloat16"]}},
-    "sign": {"exchange": {"up": ["sign"], "error_feedback": True}, "algorithm.name": "fedprox"},
     "low": {"pull.rule": "low", "algorithm.name": "fedopt"},
     "high": {"pull": {"rule": "high", "push": "selected", "share": 0.33}, "client.finetune_steps": 30},
     "random": {"pull": {"rule": "random", "of": "parameters"}, "evaluation.cross_client_evaluation": True},
-    "memory": {"client.keep_optimizer": True, "client.lr_scheduler_type": "linear"},
-    "exact": {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}, "algorithm.name": "fedprox"},
-    "ffa": {"model.peft": {"method": "lora", "r": 2, "averaging": "ffa"}, "exchange.up": ["int8:64"]},
     "all at once": {
         "model.train": {"frozen": "embeddings", "personal": "head"},
         "exchange": {"up": ["float16"], "down": ["float16"], "error_feedback": True},
@@ -85,7 +80,7 @@ def x_of(run: RunDir) -> torch.Tensor:
     return load_file(run.state)["params"]
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", ["nothing shared", "all at once"])
 @pytest.mark.slow
 def test_stopped_within_a_round_and_resumed_with_two_workers(
     method: str,
@@ -95,7 +90,7 @@ def test_stopped_within_a_round_and_resumed_with_two_workers(
     stopping: Stopping,
     tmp_path: Path,
 ) -> None:
-    """Bit for bit what one worker makes without a stop; records of the round that was cut short do not count."""
+    """Bit for bit what one worker makes without a stop, as the laws have it of each way to travel alone."""
     pieces = 4 + 3 if "evaluation" in lines_of(whole(method))[0] else 6
     with stopping(pieces=pieces + 5) as callback:
         fednlp.run(experiment(METHODS[method]), tmp_path / "run", callback=callback)
