@@ -117,7 +117,7 @@ def serve(shards: Shards, folder: Path, gate: Gate, members: list[Member] | None
     finally:
         gate.over = True
         hub.finish("done")
-        for part, driver, worker in parts:
+        for _, driver, worker in parts:
             driver.join(10)
             worker.join(10)
             assert not driver.is_alive()

@@ -159,7 +159,7 @@ def deploy(shards: Shards, folder: Path, allow: dict[str, Any] | None = None) ->
         assert await_shutdown_acks(hub, members, quiet) == []
     finally:
         hub.finish("done")
-        for part, driver, worker in parts:
+        for _, driver, worker in parts:
             driver.join(10)
             worker.join(10)
             assert not worker.is_alive()
