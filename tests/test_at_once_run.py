@@ -1,4 +1,4 @@
-"""Runs that train several clients at once are near those of one at a time."""
+"""Runs that train several clients at once: the same for every number of workers, and near those of one at a time."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +16,14 @@ Make = Callable[..., Experiment]
 Outcome = Callable[[RunDir], dict[str, Any]]
 LORA = {"model.peft": {"method": "lora", "r": 2}, "partition.alpha": 100.0}
 AT_ONCE = LORA | {"runtime.clients_at_once": 3}
+
+
+@pytest.mark.slow
+def test_two_workers_and_a_resume_give_what_one_gives(
+    same_for_two_workers_and_a_resume: Callable[..., None],
+) -> None:
+    """Bit for bit: which clients are a group does not depend on the workers, nor do the masks of dropout."""
+    same_for_two_workers_and_a_resume(AT_ONCE)
 
 
 @pytest.mark.whole

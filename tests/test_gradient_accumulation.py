@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,22 @@ def test_a_run_is_the_one_with_batches_that_many_times_larger(
         expected = load_file(large.model / "model.safetensors")
         for name, value in load_file(passes.model / "model.safetensors").items():
             torch.testing.assert_close(value, expected[name], rtol=0, atol=2e-5, msg=name)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_and_workers_change_nothing(
+    experiment: Make,
+    tmp_path: Path,
+    outcome: Callable[..., Any],
+    stopping: Callable[..., AbstractContextManager[Any]],
+) -> None:
+    made = SETTINGS | PASSES | {"model.config": {}, "client.keep_optimizer": True, "client.momentum": 0.9}
+    whole = fednlp.run(experiment(made), tmp_path / "whole")
+    with stopping(rounds=1) as callback:
+        fednlp.run(experiment(made), tmp_path / "stopped", callback=callback)
+    resumed = fednlp.resume(tmp_path / "stopped")
+    two = fednlp.run(experiment(made | {"runtime.workers": 2}), tmp_path / "two")
+    assert outcome(whole) == outcome(resumed) == outcome(two)
 
 
 def test_a_client_is_trained_as_by_the_trainer_of_transformers(
