@@ -111,9 +111,16 @@ NAMING: dict[str, dict[str, dict[str, Any] | None]] = {
 
 @pytest.fixture
 def sockets(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What was looked up or connected to, other than by threads of earlier tests."""
+    """What was looked up or connected to, other than by threads of earlier tests, and those that they start."""
     asked: list[Any] = []
-    earlier = set(threading.enumerate()) - {threading.current_thread()}
+    earlier, start = set(threading.enumerate()) - {threading.current_thread()}, threading.Thread.start
+
+    def started(thread: threading.Thread) -> None:
+        if threading.current_thread() in earlier:
+            earlier.add(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", started)
 
     def refusing(original: Callable[..., Any]) -> Callable[..., Any]:
         def refuse(*where: Any, **how: Any) -> Any:

@@ -170,7 +170,12 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
             f"{where}: the columns fit {' and '.join(fitting)} alike: say which, such as "
             f'task.name = "{fitting[0]}"'
         )
-    if not configured.keys() - {"messages"} and chat_columns(names, configured.get("messages")) is not None:
+    chats = chat_columns(names, configured.get("messages"))
+    if (
+        chats is not None
+        and not configured.keys() - {"messages"}
+        and not {*_LABELS} & {*_lower(names)} - {"answer"}
+    ):
         return "chat"
     if (advice := _known_layout(names, configured)) is not None:
         raise TaskUnknown(f"{where}: {advice}")
