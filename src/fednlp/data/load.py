@@ -128,19 +128,8 @@ def load_data(
     guessed = not (task or opened.task)
     with _about(opened.train):
         task = task or opened.task or infer_task(*named_columns(opened.train), configured)
-    if task == "chat":
-        own = configured.get("messages")
-        columns_there = chat_columns(opened.train.names(), own) or ()
-        said = (
-            () if columns_there == ("messages",) else (f"messages are made of {' and '.join(columns_there)}",)
-        )
-        opened = replace(
-            opened,
-            train=as_chats(opened.train, own),
-            test=None if opened.test is None else as_chats(opened.test, own),
-            notes=(*opened.notes, *(said if columns_there else ())),
-        )
-        configured = {name: own for name, own in configured.items() if name != "messages"}
+    if TASKS[task].schema.kind == "messages":
+        opened = _with_messages(opened, configured.pop("messages", None))
     train = stored(opened.train, view_of(opened.train, task, configured, on_invalid_row, unlabelled))
     test = None
     if opened.test is not None:
@@ -256,6 +245,18 @@ def _with_columns(
 
     what = (*rows.what, json.dumps([renamed, references, joined], sort_keys=True))
     return replace(rows, what=what, names=lambda: new_names(rows.names()), read=read)
+
+
+def _with_messages(opened: Opened, own: str | None) -> Opened:
+    """Return data whose conversations are messages, with a note on what these were made of.
+
+    Args:
+        own: The user's own name of the column of messages.
+    """
+    columns = chat_columns(opened.train.names(), own) or ("messages",)
+    said = () if columns == ("messages",) else (f"messages are made of {' and '.join(columns)}",)
+    test = None if opened.test is None else as_chats(opened.test, own)
+    return replace(opened, train=as_chats(opened.train, own), test=test, notes=(*opened.notes, *said))
 
 
 def _natural(name: str | None) -> str | None:

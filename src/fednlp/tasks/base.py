@@ -45,6 +45,8 @@ class Task(Protocol):
       too long (:mod:`fednlp.tasks.truncation`);
     - ``generation(model)`` returns transformers' ``GenerationConfig`` that texts are generated with, for the model's
       folder;
+    - ``replies(model, rows, tokenizer, max_length, device)`` returns the text that answers each row, in place of
+      predictions;
     - ``draws_inputs``, a class variable, is True where :meth:`collate` draws what a model reads anew each time, so that
       nothing computed of it is worth keeping;
     - ``num_sums``, ``sums`` and ``metrics_of_sums`` are for metrics that are functions of sums over examples, which

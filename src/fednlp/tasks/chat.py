@@ -136,12 +136,11 @@ class Chat(LanguageModeling):
         return ids, learnt
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
-        """Return each conversation's ``input_ids``, ``learnt`` (1 for tokens that are), and ``whole``, its tokens."""
+        """Return each conversation's ``input_ids``, and ``learnt``: 1 for tokens that are, else 0."""
         encoded = []
         for row in rows:
             messages = json.loads(row["messages"] or "[]")
             ids, learnt = self.tokens(messages, tokenizer)
-            whole = len(ids)
             while len(ids) > max_length and (shorter := _without_first(messages)) is not None:
                 messages = shorter
                 ids, learnt = self.tokens(messages, tokenizer)
@@ -151,12 +150,12 @@ class Chat(LanguageModeling):
                     len(ids) - max_length, first - 1
                 )  # a token of the prompt is read before the answer
                 ids, learnt = ids[start : start + max_length], learnt[start : start + max_length]
-            encoded.append({"input_ids": ids, "learnt": learnt.astype(int).tolist(), "whole": whole})
+            encoded.append({"input_ids": ids, "learnt": learnt.astype(int).tolist()})
         return encoded
 
     def input_lengths(self, features: Features) -> np.ndarray:
         """Return the tokens of each conversation."""
-        return features.lengths(np.arange(len(features)))
+        return features.all_lengths
 
     def generation(self, model: nn.Module) -> Any:
         """Return how answers are generated: by the likeliest token, up to the one that ends a turn."""
