@@ -107,6 +107,7 @@ def test_paths_begin_at_the_folder_of_the_file(tmp_path: Path) -> None:
             'allow.algorithms: there is no algorithm "fedagv": did you mean \'fedavg',
         ),
         ({"allow": {"tasks": ["tag*"]}}, 'allow.tasks: there is no task "tag*": '),
+        ({"allow": {"averaging": ["fedex"]}}, 'allow.averaging: there is no averaging "fedex": '),
         ({"allow": {"code": ["mine"]}}, 'allow.code: "mine" is no code: write it in full'),
         ({"allow": {"tensors": ["haed"]}}, 'allow.tensors: "haed" is no part of a model: did you mean head?'),
         ({"allow": {"tensors": {"personal": "head"}}}, 'allow.tensors: say "all", a part of a model'),

@@ -72,6 +72,12 @@ def test_the_default_allows_what_comes_with_fednlp() -> None:
             'allow.algorithms = ["fedavg", "fedp*"], the experiment has "scaffold" (algorithm.name)',
         ),
         (
+            {"averaging": ["fedsa", "f*a"]},
+            {},
+            {"model": {"peft": {"averaging": "hetlora"}}},
+            'allow.averaging = ["fedsa", "f*a"], the experiment has "hetlora" (model.peft.averaging)',
+        ),
+        (
             {"tasks": ["token-*"]},
             {},
             {},

@@ -7,6 +7,7 @@ from typing import Any, Literal
 _SGD = {"client.optimizer": "sgd", "client.learning_rate": 0.1}
 _UNIFORM = {"algorithm.weighting": "uniform"}
 _LORA = {"method": "lora", "r": 2}
+_RANKS = {"method": "lora", "ranks": [1, 2, 3]}
 _FEW = {"gold": 24, "gamma": 1.0, "f": 1, "n": 3, "k": 20.0}
 _SEARCH = {
     "pacing": "search",
@@ -172,6 +173,13 @@ MODELS_OF_CLIENTS: dict[str, Configuration] = {
         }
     ),
     "ffa lora": Configuration({"model.peft": _LORA | {"averaging": "ffa"}, "exchange.up": ["int8:64"]}),
+    "fedsa lora": Configuration({"model.peft": _LORA | {"averaging": "fedsa"}}, at_sites=True),
+    "rolora of unequal ranks": Configuration(
+        {"model.peft": _RANKS | {"averaging": "rolora"}, "exchange.up": ["int8"], "client.weight_decay": 0.1}
+    ),
+    "flora": Configuration({"model.peft": _RANKS | {"averaging": "flora"}}),
+    "flexlora": Configuration({"model.peft": _RANKS | {"averaging": "flexlora"}}),
+    "hetlora": Configuration({"model.peft": _RANKS | {"averaging": "hetlora"}}),
     "prompt tuning": Configuration({"model.peft": {"method": "prompt-tuning", "num_virtual_tokens": 3}}),
     "clients at once": _simulated({"model.peft": _LORA, "runtime.clients_at_once": 3}),
     "cross-client evaluation": Configuration({"evaluation.cross_client_evaluation": True, **_SGD}),

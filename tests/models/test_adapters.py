@@ -11,15 +11,17 @@ import pytest
 import torch
 
 from fednlp.errors import MissingDependency, ModelError
-from fednlp.federated.lora import exact_step, lora_products
+from fednlp.federated.aggregators.base import AggregatedUpdate, Mean
 from fednlp.federated.params import Layout
+from fednlp.federated.server import ServerOptimizer
+from fednlp.federated.state import State
 from fednlp.models.adapters import with_adapter
 from fednlp.models.pretrained import load_tokenizer, new_model, pretrained_model, save_model
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.models.resolve import resolve_model
 from fednlp.training.model_layout import flat_weights, layout_of
 from fednlp.training.replica import Replica
-from fednlp.training.worker_spec import exact_adapters
+from fednlp.training.worker_spec import adapters_of, personal_names
 
 peft = pytest.importorskip("peft")
 Make = Callable[..., Path]
@@ -170,7 +172,7 @@ def test_a_pair_trains_its_new_attention(random_model: Make) -> None:
     [
         ({"method": "prefix"}, 'method = "prefix": there is lora, loha, ia3, prompt-tuning'),
         ({"rank": 8}, 'rank: method = "lora" has r, lora_alpha, lora_dropout, use_dora, target_modules,'),
-        ({"averaging": "mean"}, "averaging = 'mean': give one of plain, ffa, exact"),
+        (LOHA | {"ranks": [2]}, 'ranks: method = "loha" has r, alpha, target_modules'),
         (LOHA | {"averaging": "exact"}, 'averaging: method = "loha" has r, alpha, target_modules'),
         (IA3 | {"r": 8}, 'r: method = "ia3" has target_modules, feedforward_modules'),
         (IA3 | {"feedforward_modules": "wo"}, "feedforward_modules = 'wo': give names of layers"),
@@ -184,7 +186,6 @@ def test_a_pair_trains_its_new_attention(random_model: Make) -> None:
         ({"r": True}, "r = True: give a whole number from 1"),
         ({"lora_alpha": -1}, "lora_alpha = -1: give a number above 0"),
         ({"use_dora": 1}, "use_dora = 1: give true or false"),
-        (DORA | {"averaging": "exact"}, 'say averaging = "plain" or "ffa", or leave use_dora out'),
         ({"lora_dropout": 1.0}, "lora_dropout = 1.0: give a number in [0, 1)"),
         ({"target_modules": []}, "target_modules = []: give names of layers"),
         ({"target_modules": ["key", "nope"]}, "no layer nope; its linear ones are classifier, dense, key"),
@@ -523,7 +524,7 @@ def test_pairs_name_what_peft_adds_to_what(
 ) -> None:
     model = with_head(kind, model_class, LORA, random_model)
     shaken(model)
-    pairs, named = exact_adapters(model, EXACT, federated=True), dict(model.named_parameters())
+    pairs, named = adapters_of(model, EXACT, federated=True).pairs, dict(model.named_parameters())
     layers = dict(model.named_modules())
     assert len(pairs) == sum("lora_A" in name for name in named)
     for pair in pairs:
@@ -542,7 +543,28 @@ def test_pairs_of_layers_whose_weight_is_shared_or_looked_up(random_model: Make)
                 source, "AutoModelForCausalLM", {}, {}, 0, LORA | {"target_modules": [target]}
             )
         with pytest.raises(ModelError, match=rf"{target} is none: leave it out of target_modules"):
-            exact_adapters(model, EXACT, federated=True)
+            adapters_of(model, EXACT, federated=True)
+
+
+def test_a_rank_is_not_above_the_layer(random_model: Make) -> None:
+    options = {"method": "lora", "ranks": [2, 4096], "averaging": "flora"}
+    model = with_head("bert", "AutoModelForTokenClassification", options, random_model)
+    with pytest.raises(ModelError, match=r"ranks: 4096 is above \d+, the smaller side of bert"):
+        adapters_of(model, options, federated=True)
+
+
+@pytest.mark.parametrize("train", ["all", {"personal": "head"}])
+def test_the_second_factor_of_fedsa_stays_with_each_client(train: Any, random_model: Make) -> None:
+    options = LORA | {"averaging": "fedsa"}
+    model = with_head("bert", "AutoModelForTokenClassification", options, random_model)
+    own = personal_names(model, train, True, options)
+    seconds = {name for name, its in model.named_parameters() if ".lora_B." in name and its.requires_grad}
+    assert seconds <= own
+    assert (own == seconds) is (train == "all")
+    shared = {entry.name for entry in layout_of(model, own).entries}
+    assert any(".lora_A." in name for name in shared)
+    assert not any(".lora_B." in name for name in shared)
+    assert not personal_names(model, train, False, options)
 
 
 def test_a_base_that_moves_is_saved_merged_only(random_model: Make, tmp_path: Path) -> None:
@@ -565,9 +587,10 @@ def test_exact_averaging_of_real_models_is_the_mean_of_the_merged_ones(
     kind: str, model_class: str, random_model: Make
 ) -> None:
     model = with_head(kind, model_class, EXACT, random_model)
-    pairs, named = exact_adapters(model, EXACT, federated=True), dict(model.named_parameters())
-    shapes = {name: named[name].shape for pair in pairs for name in (pair.a, pair.b, pair.base)}
-    layout = Layout.of({name: (tuple(shape), "parameter") for name, shape in shapes.items()})
+    adapters, named = adapters_of(model, EXACT, federated=True), dict(model.named_parameters())
+    pairs = adapters.pairs
+    shapes = {name: (tuple(named[name].shape), "parameter") for pair in pairs for name in (pair.a, pair.b)}
+    layout = Layout.of(shapes | {pair.base: (tuple(named[pair.base].shape), "derived") for pair in pairs})
     x = layout.flatten(named)
 
     def merged(flat: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -584,14 +607,15 @@ def test_exact_averaging_of_real_models_is_the_mean_of_the_merged_ones(
         for pair in pairs:
             layout.views(update)[pair.base].zero_()
         wanted.append(merged(x + update))
-        lora_products(layout, x, update, pairs)
+        adapters.arrived(layout, x, update, seed)
         updates.append(update)
-    mean = torch.stack(updates).mean(0)
-    after = x + mean
-    for pair in pairs:
-        layout.views(after)[pair.base].copy_(layout.views(x)[pair.base])
-    exact_step(layout, after, mean, pairs)
-    for name, weight in merged(after).items():
+    derived = [layout.entries[number] for number in sorted(layout.derived)]
+    unsent = [slice(entry.start, entry.stop) for entry in derived]
+    mean = Mean(torch.stack(updates).mean(0), torch.zeros(0, dtype=torch.int64), unsent)
+    state = State(0, layout, x.clone())
+    update = AggregatedUpdate({"model": mean}, 1.0, 3, {}, plan=None)  # type: ignore[arg-type]
+    adapters.rule.server(ServerOptimizer(), adapters).step(state, update)
+    for name, weight in merged(state.params).items():
         torch.testing.assert_close(
             weight, torch.stack([one[name] for one in wanted]).mean(0), rtol=0, atol=1e-5
         )

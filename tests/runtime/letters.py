@@ -70,7 +70,9 @@ class Letters:
         if upload is None:
             return Trained(found, None)
         masked = request.masking is not None
-        return Trained(found, unpack_upload(upload, worker.algorithm, worker.layout, found, masked=masked))
+        began, algorithm = request.began, worker.algorithm
+        upload = unpack_upload(upload, algorithm, worker.layout, found, masked=masked, number=began)
+        return Trained(found, upload)
 
     def _clients(self) -> None:
         module, _, name = self.factory.partition(":")

@@ -172,6 +172,22 @@ def test_personal_tensors_come_back_and_are_not_sent(tmp_path: Path) -> None:
     assert one.trainer.init(6, 1, one.x).personal is None
 
 
+def test_what_is_held_stays_whatever_would_move_it() -> None:
+    """Weight decay, a method's own gradient, and what the optimiser remembers of earlier rounds."""
+    options = LocalTraining(learning_rate=0.1, weight_decay=0.5, keep_optimizer=True)
+    one = Worker(None, options=options)
+    memory = one.trainer.local(5, EXAMPLES, 1, one.x, init_of({}, PLAIN, one.layout, one.x))
+    memory.steps(one.x)
+    init = replace(init_of({}, PLAIN, one.layout, one.x), optimizer=memory.memory)
+    held = frozenset({"out.weight"})
+    local = one.trainer.local(5, EXAMPLES, 2, one.x, init, held=held)
+    after = one.layout.views(local.steps(one.x, lambda g, y: g.add_(1.0)).flat())
+    before = one.layout.views(one.x)
+    assert torch.equal(after["out.weight"], before["out.weight"])
+    assert not any(torch.equal(after[name], before[name]) for name in before if name not in held)
+    assert dict(one.replica.model.named_parameters())["out.weight"].requires_grad
+
+
 def test_a_client_keeps_what_its_first_steps_made(tmp_path: Path) -> None:
     """Steps towards another model leave the personal layers and the optimiser's state of the client as they were."""
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from fednlp.errors import RunError
+from fednlp.federated.adapters import Adapters
 from fednlp.federated.links import Downlink, Uplink
-from fednlp.federated.lora import LoraPair, change_shapes
 from fednlp.federated.message import message_bytes, pack, unpack
 from fednlp.federated.params import Entry, Layout
 from fednlp.federated.sent import Piece, Sent
@@ -49,13 +49,24 @@ def derived_entries(layout: Layout) -> list[Entry]:
     return [layout.entries[number] for number in sorted(layout.derived)]
 
 
-def sent_shapes(uplink: Uplink, layout: Layout, sent: Sent | None) -> Shapes:
-    """Return the shapes of an update's tensors as they travel.
+def sent_pieces(
+    uplink: Uplink, layout: Layout, sent: Sent | None, client: int = -1, number: int = 0
+) -> list[Piece]:
+    """Return what of an update a client sends, tensor by tensor.
 
     Args:
-        sent: What is sent; None for all.
+        sent: What it says that it sends; None for all.
+        client: By its number; -1 for one that sends most.
+        number: Of the round, from 1; 0 for one in which most is sent.
     """
-    return uplink.chain.shapes(entry_shapes(_transformed(layout, sent)))
+    return uplink.adapters.pieces(_transformed(layout, sent), layout, client, number)
+
+
+def sent_shapes(
+    uplink: Uplink, layout: Layout, sent: Sent | None, client: int = -1, number: int = 0
+) -> Shapes:
+    """Return the shapes of an update's tensors as they travel, with the arguments of :func:`sent_pieces`."""
+    return uplink.chain.shapes(entry_shapes(sent_pieces(uplink, layout, sent, client, number)))
 
 
 def encode_update(
@@ -76,7 +87,7 @@ def encode_update(
         residual: What earlier messages lost, with error feedback; None for nothing.
         x: The model that the client was sent, flat; it is needed where weights are sent.
     """
-    pieces = _transformed(layout, sent)
+    pieces = sent_pieces(uplink, layout, sent, key.client, key.round)
     if not pieces:
         return EncodedUpdate(b"", sent, residual, {})
     message, start = b"", _start(uplink, x)
@@ -115,7 +126,7 @@ def decode_update(
     Raises:
         RunError: The message is not what the layout asks for.
     """
-    pieces = _transformed(layout, update.sent)
+    pieces = sent_pieces(uplink, layout, update.sent, key.client, key.round)
     received = torch.zeros(layout.numel)
     if not pieces:
         return received
@@ -186,30 +197,34 @@ def bytes_down(
     sent: Sent | None = None,
     *,
     vectors: int = 0,
-    adapters: Sequence[LoraPair] = (),
-    ranks: int = 0,
+    adapters: Adapters | None = None,
+    client: int = -1,
+    rank: int = 0,
 ) -> int:
     """Return the length of what a client gets at the start of a round.
 
     Args:
         sent: What of the model it gets; None for all. Derived tensors never travel themselves.
         vectors: How many of the server's vectors travel with the model.
-        adapters: Low-rank ones that are averaged exactly.
-        ranks: How far their base weights moved since the client's last message
-            (:func:`fednlp.federated.lora.change_ranks`).
+        adapters: Low-rank ones.
+        client: By its number; -1 for one that gets most.
+        rank: Of the change of their base weights since the client's last message, at most
+            (:meth:`fednlp.federated.adapters.Adapters.change_rank`).
     """
-    shapes = dict(downlink.chain.shapes(entry_shapes(_transformed(layout, sent))))
-    shapes |= change_shapes(layout, adapters, ranks)
+    pieces, there = _transformed(layout, sent), adapters or Adapters()
+    shapes = dict(downlink.chain.shapes(entry_shapes(there.pieces(pieces, layout, client, 0))))
+    shapes |= there.change_shapes(layout, rank)
     return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
 
 
-def bytes_up(uplink: Uplink, layout: Layout, *, vectors: int = 0) -> int:
+def bytes_up(uplink: Uplink, layout: Layout, *, vectors: int = 0, client: int = -1) -> int:
     """Return the length of what a client sends at the end of a round, if it sends all tensors.
 
     Args:
         vectors: How many of the client's vectors travel with the update.
+        client: By its number; -1 for one that sends most.
     """
-    shapes = sent_shapes(uplink, layout, None)
+    shapes = sent_shapes(uplink, layout, None, client)
     return (message_bytes(shapes) if shapes else 0) + vectors * layout.message_bytes
 
 

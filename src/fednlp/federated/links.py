@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fednlp.errors import ModelError
+from fednlp.federated.adapters import Adapters
 from fednlp.federated.pulling import Pull
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from fednlp.federated.lora import LoraPair
     from fednlp.federated.message import Shapes
     from fednlp.federated.transforms.base import RngKey, Tensors, Transform
 
@@ -78,20 +78,20 @@ class Uplink:
     Attributes:
         error_feedback: Whether a client adds what compression lost of an update to its next one.
         pull: Which tensors a client sends.
-        adapters: Low-rank ones whose products are averaged exactly (:mod:`fednlp.federated.lora`).
+        adapters: Low-rank ones, with the rule that they are averaged by.
         weights: Whether clients send their weights: the server subtracts the model that it sent from what arrives.
     """
 
     chain: Chain = field(default_factory=Chain)
     error_feedback: bool = False
     pull: Pull = field(default_factory=Pull)
-    adapters: tuple[LoraPair, ...] = ()
+    adapters: Adapters = field(default_factory=Adapters)
     weights: bool = False
 
     @property
     def plain(self) -> bool:
         """Whether updates travel as they are, all of them."""
-        return not self.chain.steps and self.pull.rule == "all" and not self.adapters
+        return not self.chain.steps and self.pull.rule == "all" and not self.adapters.pairs
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Nothing here knows of text, tasks, models or transports: those stand behind :cla
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -94,7 +94,8 @@ def run_round(
     _require_enough(plan, outcome)
     if outcome.update is not None:
         _require_update(algorithm, state.layout, plan.number, outcome.update)
-        algorithm.server.step(state, outcome.update)
+        told = algorithm.server.step(state, outcome.update)
+        outcome = replace(outcome, facts=outcome.facts | (dict(told) if isinstance(told, Mapping) else {}))
     _remember(state, plan, outcome.results)
     algorithm.aggregator.clear(runtime.total)
     state.round = plan.number

@@ -14,6 +14,7 @@ named flat tensors, which are part of the state and of its checkpoint.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -46,8 +47,12 @@ class ServerUpdate(ABC):
         return {}
 
     @abstractmethod
-    def step(self, state: State, update: AggregatedUpdate) -> None:
-        """Move ``state.params`` and the vectors in ``state.vectors``, in place."""
+    def step(self, state: State, update: AggregatedUpdate) -> Mapping[str, Any] | None:
+        """Move ``state.params`` and the vectors in ``state.vectors``, in place.
+
+        Returns:
+            What the round's line says of the step: JSON values by name; None for nothing.
+        """
 
     def model(self, state: State, staleness: int) -> Tensor:
         """Return the model that clients get which start from the one of ``staleness`` rounds ago."""

@@ -21,7 +21,6 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientResult
 from fednlp.federated.communication import EncodedUpdate, decode_update, entry_shapes, sent_shapes
 from fednlp.federated.links import Uplink
-from fednlp.federated.lora import lora_products
 from fednlp.federated.message import message_bytes, message_pieces, raw_tensors
 from fednlp.federated.pages import give_back
 from fednlp.federated.params import Layout
@@ -141,8 +140,11 @@ def received(
         return upload.masked
     model = upload.model
     if upload.encoded is not None:
-        flat = decode_update(algorithm.uplink, layout, upload.encoded, key, x)
-        lora_products(layout, x, flat, algorithm.uplink.adapters)
+        adapters = algorithm.uplink.adapters
+        flat = decode_update(
+            algorithm.uplink, layout, upload.encoded, key, adapters.start(layout, x, key.client)
+        )
+        adapters.arrived(layout, x, flat, key.client)
         check_finite(flat)
         model = Update.of(flat, layout)
     assert model is not None
@@ -187,7 +189,13 @@ def masked_tail(masked: Residues, parameters: int, seconds: float) -> dict[str, 
 
 
 def unpack_upload(
-    data: bytes | memoryview, algorithm: Algorithm, layout: Layout, result: ClientResult, *, masked: bool
+    data: bytes | memoryview,
+    algorithm: Algorithm,
+    layout: Layout,
+    result: ClientResult,
+    *,
+    masked: bool,
+    number: int = 0,
 ) -> Upload:
     """Return the upload that bytes hold. Their length is checked before any memory is taken.
 
@@ -196,6 +204,7 @@ def unpack_upload(
             not copied.
         result: What the client reports: which entries it sent, and which parts of others.
         masked: Whether the client was told to mask its update.
+        number: Of the round in which it began, from 1; 0 for one in which most is sent.
 
     Raises:
         RunError: They are not what the method's clients send.
@@ -207,7 +216,7 @@ def unpack_upload(
         return Upload(masked=_residues(data, layout.numel + algorithm.aggregator.masked_extra + 1))
     require_sent(result.entries, result.slices, layout, sliced=pull.rule != "all" and pull.of == "parameters")
     sent = result.sent
-    length = model_bytes(algorithm.uplink, layout, sent)
+    length = model_bytes(algorithm.uplink, layout, sent, result.client, number)
     whole, names = layout.message_bytes, algorithm.sends[1:]
     _require(len(data) == length + whole * len(names), len(data), length + whole * len(names))
     others = {}
@@ -234,15 +243,17 @@ def upload_bytes(algorithm: Algorithm, layout: Layout, sent: Sent | None, *, mas
     return model_bytes(algorithm.uplink, layout, sent) + (len(algorithm.sends) - 1) * layout.message_bytes
 
 
-def model_bytes(uplink: Uplink, layout: Layout, sent: Sent | None) -> int:
+def model_bytes(uplink: Uplink, layout: Layout, sent: Sent | None, client: int = -1, number: int = 0) -> int:
     """Return the length of the message that holds the model's update.
 
     Args:
         sent: What of it is in the message; None for all.
+        client: By its number; -1 for one that sends most.
+        number: Of the round, from 1; 0 for one in which most is sent.
     """
     if uplink.plain:
         return layout.message_bytes
-    shapes = sent_shapes(uplink, layout, sent)
+    shapes = sent_shapes(uplink, layout, sent, client, number)
     return message_bytes(shapes) if shapes else 0
 
 

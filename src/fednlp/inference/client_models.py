@@ -24,7 +24,7 @@ from fednlp.partition import Partition
 from fednlp.simulation.run_dir import RunDir
 from fednlp.training.client_record import init_of, model_of, record_fields
 from fednlp.training.replica import Replica
-from fednlp.training.worker_spec import exact_adapters, model_fields, personal_names
+from fednlp.training.worker_spec import adapters_of, model_fields, personal_names
 
 _LISTED = 20
 """Maximum number of clients that are named in a message."""
@@ -101,7 +101,7 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
             named, and no client uses the shared model; or the records are damaged or missing.
     """
     federated = experiment.algorithm.name not in BASELINES
-    personal = personal_names(model, experiment.model.train, federated)
+    personal = personal_names(model, experiment.model.train, federated, experiment.model.peft)
     has_global = not personal and experiment.pull.push == "all"
     if client is None and has_global:
         return
@@ -124,7 +124,7 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     if has_global and algorithm.personal_model is None:
         _require_kept(run, experiment, partition.num_clients)
     number = client_number(partition, client)
-    derived = [pair.base for pair in exact_adapters(model, experiment.model.peft, federated)]
+    derived = adapters_of(model, experiment.model.peft, federated).derived
     replica = Replica(model, next(model.parameters()).device, False, personal, derived)
     state = run.load_state(replica.layout)
     if state is None:

@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,15 @@ from typing import Any
 from torch import nn
 
 from fednlp.errors import MissingDependency, ModelError, install_command
-from fednlp.models.peft_methods import METHODS, averaging_of, check_peft, method_of, type_of
+from fednlp.models.peft_methods import (
+    AVERAGED_BY,
+    FIXED_A,
+    METHODS,
+    MOVED_BASE,
+    check_peft,
+    method_of,
+    type_of,
+)
 from fednlp.models.prompt_tuning import is_prompted, save_prompted
 from fednlp.models.registry import LSTM
 
@@ -28,9 +35,7 @@ _ADDED_BY_PEFT = {
 }
 ADAPTER = "default"
 """PEFT's name of the only adapter of a model."""
-_FROZEN_A = r"\.lora_A\."
-"""Regular expression of the parameters that FFA-LoRA leaves as they were drawn."""
-_OURS = ("method", "averaging")
+_OURS = ("method", *AVERAGED_BY)
 """Options that PEFT is not given."""
 _SETS = ("target_modules", "feedforward_modules", "exclude_modules", "modules_to_save")
 
@@ -67,9 +72,9 @@ def with_adapter(
     if method.adapt is not None:
         return method.adapt(model, options, kind, others)
     assert method.layers is not None
-    chosen = {key: value for key, value in options.items() if key not in _OURS} | method.layers(
-        model, options
-    )
+    chosen = {key: value for key, value in options.items() if key not in _OURS}
+    chosen |= {"r": max(options["ranks"])} if options.get("ranks") else {}
+    chosen |= method.layers(model, options)
     try:
         config = getattr(peft, method.config)(
             task_type=kind,
@@ -81,11 +86,11 @@ def with_adapter(
     except (ValueError, TypeError, NotImplementedError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise ModelError(f'[model.peft] {reason}; target_modules = "all-linear" fits most models') from None
-    if averaging_of(options) == "ffa":
+    if options.get("averaging") == FIXED_A:
         for name, parameter in adapted.named_parameters():
-            if re.search(_FROZEN_A, name):
+            if ".lora_A." in name:
                 parameter.requires_grad_(False)
-    adapted.base_is_trained = averaging_of(options) == "exact"
+    adapted.base_is_trained = options.get("averaging") in MOVED_BASE
     made: nn.Module = adapted
     return made
 
@@ -111,6 +116,13 @@ def _whole_modules(model: nn.Module, fresh: Collection[str]) -> list[str]:
     return found
 
 
+def lora_layers(model: nn.Module) -> list[Any]:
+    """Return the layers of a model that low-rank adapters are on."""
+    from peft.tuners.lora import LoraLayer
+
+    return [module for module in model.modules() if isinstance(module, LoraLayer)]
+
+
 def is_adapted(model: nn.Module) -> bool:
     """Return whether a model came from :func:`with_adapter`."""
     return hasattr(model, "peft_config") and hasattr(model, "get_base_model")
@@ -119,8 +131,8 @@ def is_adapted(model: nn.Module) -> bool:
 def save_adapted(model: Any, folder: Path) -> None:
     """Write a model with its adapters merged in, as an ordinary model, and the adapters in a folder of their own.
 
-    A prompt cannot be merged: the ordinary model is then without it. Where the base moved too (averaging =
-    "exact"), the adapters alone do not describe the trained base, and are not written.
+    A prompt cannot be merged: the ordinary model is then without it. Where the base moved too (averaging = "exact" or
+    "flora"), the adapters alone do not describe the trained base, and are not written.
 
     Args:
         model: From :func:`with_adapter`; it stays as it is.

@@ -12,7 +12,12 @@ from fednlp.errors import ModelError
 if TYPE_CHECKING:
     from torch import nn
 
-_AVERAGING = ("plain", "ffa", "exact")
+AVERAGED_BY = ("averaging", "averaging_gap", "ranks")
+"""Options of LoRA that PEFT is not given: how a federation averages adapters, which checks them."""
+FIXED_A = "ffa"
+"""The way of averaging in which A keeps its first values."""
+MOVED_BASE = ("exact", "flora")
+"""Ways of averaging that move the base too, so that the adapters alone do not describe the trained model."""
 _VIRTUAL_TOKENS = 20
 """More than 20 bring little: Lester et al. 2021, section 3.2."""
 
@@ -120,19 +125,17 @@ class PeftMethod:
     """A method of ``[model.peft]``.
 
     Attributes:
-        options: What it takes, by PEFT's names. ``averaging`` is the server's, and PEFT is not given it.
+        options: What it takes, by PEFT's names; ``averaging``, ``averaging_gap`` and ``ranks`` are the federation's.
         config: Name of PEFT's class of its configuration.
         layers: Returns the configuration's arguments of the layers to adapt; None for a method that adapts none.
         adapt: (model, options, PEFT's name of the task, paths of the modules trained as a whole) -> the model, for a
             method that adapts no layers.
-        refuses: Returns what is wrong with options together; empty where nothing is.
     """
 
     options: Mapping[str, PeftOption]
     config: str = ""
     layers: LayerChoice | None = None
     adapt: Callable[[nn.Module, Mapping[str, Any], str | None, list[str]], nn.Module] | None = None
-    refuses: Callable[[Mapping[str, Any]], str] = lambda options: ""
 
 
 def _whole(value: Any) -> bool:
@@ -161,15 +164,6 @@ _LAYERS = PeftOption(
 )
 
 
-def _lora_refuses(options: Mapping[str, Any]) -> str:
-    if options.get("use_dora") and options.get("averaging") == "exact":
-        return (
-            'averaging = "exact" adds products of the factors to the weights, which use_dora = true scales besides: '
-            'say averaging = "plain" or "ffa", or leave use_dora out'
-        )
-    return ""
-
-
 def _with_prompt(
     model: nn.Module, options: Mapping[str, Any], kind: str | None, whole: list[str]
 ) -> nn.Module:
@@ -186,11 +180,10 @@ METHODS: Mapping[str, PeftMethod] = {
             "lora_dropout": _DROPOUT,
             "use_dora": _SWITCH,
             "target_modules": _LAYERS,
-            "averaging": _one_of(_AVERAGING),
+            **dict.fromkeys(AVERAGED_BY, PeftOption("", lambda value: True)),
         },
         config="LoraConfig",
         layers=_linear_layers("LORA"),
-        refuses=_lora_refuses,
     ),
     "loha": PeftMethod(
         options={"r": _COUNT, "alpha": _SCALE, "target_modules": _LAYERS},
@@ -234,8 +227,7 @@ def check_peft(options: Mapping[str, Any]) -> None:
     """Check the options of ``[model.peft]``.
 
     Raises:
-        ModelError: There is no such method, it has no such option, a value is out of its range, or two options do not
-            go together.
+        ModelError: There is no such method, it has no such option, or a value is out of its range.
     """
     name = method_of(options)
     method = METHODS.get(name)
@@ -249,18 +241,6 @@ def check_peft(options: Mapping[str, Any]) -> None:
     for key, option in method.options.items():
         if key in options and not option.fits(options[key]):
             raise ModelError(f"[model.peft] {key} = {options[key]!r}: give {option.allowed}")
-    problem = method.refuses(options)
-    if problem:
-        raise ModelError(f"[model.peft] {problem}")
-
-
-def averaging_of(options: Mapping[str, Any] | None) -> str:
-    """Return how the server averages adapters: one of :data:`_AVERAGING`.
-
-    >>> averaging_of({"method": "lora", "averaging": "exact"}), averaging_of(None)
-    ('exact', 'plain')
-    """
-    return str((options or {}).get("averaging", "plain"))
 
 
 def virtual_tokens(options: Mapping[str, Any] | None) -> int:

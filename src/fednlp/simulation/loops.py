@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fednlp.federated.lora import ExactAveraging, check_exact
 from fednlp.simulation.baselines import Centralised, LocalOnly, MostFrequentLabel, SequentialFineTuning
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.protection import Protected
@@ -34,9 +33,9 @@ def training_of(
     if baseline is not None:
         return baseline(context)
     algorithm, adapters = context.worker.algorithm, context.worker.algorithm.uplink.adapters
-    if adapters:
-        check_exact(context.state.layout, adapters)
-        algorithm = replace(algorithm, server=ExactAveraging(algorithm.server, adapters))
+    if adapters.pairs:
+        adapters.check(context.state.layout)
+        algorithm = replace(algorithm, server=adapters.rule.server(algorithm.server, adapters))
     for promise in protected.promises:
         context.log(promise)
     context.facts.update(protected.facts)

@@ -82,22 +82,28 @@ def seconds_of_round(
         algorithm: The method, which says what is sent.
         examples: int64 (clients,), examples of each client's local steps.
     """
-    up = bytes_up(algorithm.uplink, layout, vectors=len(algorithm.sends) - 1)
-    return client_seconds(fleet, examples, length_down(algorithm, layout), up)
+    ranks, vectors = algorithm.uplink.adapters.ranks or (0,), len(algorithm.sends) - 1
+    turns = range(len(ranks))  # a rank has the clients that it is dealt to in turn
+    up = [bytes_up(algorithm.uplink, layout, vectors=vectors, client=turn) for turn in turns]
+    down = [length_down(algorithm, layout, client=turn) for turn in turns]
+    clients = len(fleet.kinds)
+    return client_seconds(fleet, examples, np.resize(down, clients), np.resize(up, clients))
 
 
-def length_down(algorithm: Algorithm, layout: Layout, ranks: int = 0) -> int:
+def length_down(algorithm: Algorithm, layout: Layout, rank: int = 0, client: int = -1) -> int:
     """Return the bytes that a client receives at the start of a round.
 
     Args:
-        ranks: Sum of the ranks of changes that are sent as factors.
+        rank: Of the changes that are sent as factors.
+        client: By its number; -1 for one that receives most.
     """
     return bytes_down(
         algorithm.downlink,
         layout,
         vectors=len(algorithm.receives),
         adapters=algorithm.uplink.adapters,
-        ranks=ranks,
+        client=client,
+        rank=rank,
     )
 
 

@@ -1,5 +1,6 @@
 """The training loop of a federated algorithm on a runtime, with its costs."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,7 +13,6 @@ from fednlp.costs import ClientCost, merge, round_line
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientLoss, ClientResult
 from fednlp.federated.cohort import Population
-from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
 from fednlp.federated.round import RoundReport, new_vectors, run_round
 from fednlp.federated.runtime import Runtime
@@ -131,7 +131,7 @@ class FederatedTraining:
     def _spent(self, done: RoundReport) -> dict[int, ClientCost]:
         """Return the cost of each client of a round, merged over training, labelling and answers with losses."""
         layout, labels, results = self.context.state.layout, self.labels, done.results
-        costs = {r.client: spent(layout, self.algorithm, self._with_factors(r)) for r in results}
+        costs = {r.client: spent(layout, self.algorithm, self._with_factors(r), done.round) for r in results}
         if self.fleet is not None and any(model.first_pass for model in self.fleet.models):
             first = self.first.of_training([r for r in results if r.error is None])
             costs = {c: replace(cost, first_trained=first.get(c, 0)) for c, cost in costs.items()}
@@ -169,14 +169,15 @@ class FederatedTraining:
         message = spent(self.context.state.layout, self.algorithm, self._with_factors(got))
         return replace(message, tensors_up=0, parameters_up=0, asked=answer.examples)
 
-    def _length(self, ranks: int) -> int:
+    def _length(self, rank: int, client: int = -1) -> int:
         """Return the bytes that a client receives at the start of a round."""
-        return length_down(self.algorithm, self.context.state.layout, ranks)
+        return length_down(self.algorithm, self.context.state.layout, rank, client)
 
     def _with_factors(self, result: ClientResult) -> ClientResult:
         """Return a result with the bytes of the base weights' changes, sent as factors where these are shorter."""
         context, layout = self.context, self.context.state.layout
-        if not self.algorithm.uplink.adapters:
+        adapters = self.algorithm.uplink.adapters
+        if not adapters.pairs:
             return result
         seen = [
             line["round"]
@@ -186,8 +187,10 @@ class FederatedTraining:
             or result.client in line.get("asked", [])
         ]
         missed, lossy = context.lines[max(seen, default=1) - 1 :], not self.algorithm.downlink.plain
-        ranks = sum(change_ranks(_averaged(line), lossy) for line in missed)
-        return replace(result, bytes_down=self._length(ranks), tensors_down=len(layout.entries))
+        rank = sum(adapters.change_rank(_averaged(line), lossy) for line in missed)
+        length = self._length(rank, result.client)
+        tensors = len(layout.entries) - (0 if adapters.rule.moves_base else len(layout.derived))
+        return replace(result, bytes_down=length, tensors_down=tensors)
 
 
 def _training_runtime(context: RunContext) -> Runtime:
@@ -204,17 +207,19 @@ def _progress(context: RunContext, done: int, of: int) -> None:
     context.on_progress(done, of, "clients")
 
 
-def _averaged(line: dict[str, Any]) -> int:
-    """Return the number of clients whose updates a round averaged; 0 without a step."""
-    return 0 if "aborted" in line else len(line["cohort"]) - len(line.get("dropped", []))
+def _averaged(line: dict[str, Any]) -> list[int]:
+    """Return the clients whose updates a round averaged; none without a step."""
+    dropped = {one["client"] for one in line.get("dropped", [])}
+    return [] if "aborted" in line else [client for client in line["cohort"] if client not in dropped]
 
 
-def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientCost:
+def spent(layout: Layout, algorithm: Algorithm, result: ClientResult, number: int = 0) -> ClientCost:
     """Return the cost of one client in a round.
 
     Args:
         layout: The layout of the shared parameters.
         algorithm: The method, which says which vectors are sent.
+        number: Of the round, from 1; 0 for one in which most is sent.
     """
     whole, entries = layout.message_bytes, len(layout.entries)
     got = whole if result.bytes_down is None else result.bytes_down
@@ -224,11 +229,12 @@ def spent(layout: Layout, algorithm: Algorithm, result: ClientResult) -> ClientC
         return ClientCost(bytes_up=result.bytes_up or 0, bytes_down=got, tensors_down=tensors)
     extra = len(algorithm.sends) - 1
     sent = result.sent or Sent.marked([number not in layout.derived for number in range(entries)])
+    pieces = algorithm.uplink.adapters.pieces(sent.pieces(layout), layout, result.client, number)
     return ClientCost(
         bytes_up=whole if result.bytes_up is None else result.bytes_up,
         bytes_down=got,
-        tensors_up=len(sent.pieces(layout)) + extra * entries,
+        tensors_up=len(pieces) + extra * entries,
         tensors_down=tensors,
-        parameters_up=sent.numel(layout) + extra * layout.numel,
+        parameters_up=sum(math.prod(piece.shape) for piece in pieces) + extra * layout.numel,
         examples=result.examples + result.gradient_examples,
     )

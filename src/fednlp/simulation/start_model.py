@@ -16,7 +16,7 @@ from fednlp.simulation.facts import computed_on
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.base import Task
 from fednlp.training.model_layout import layout_of
-from fednlp.training.worker_spec import exact_adapters, personal_names, pick_device
+from fednlp.training.worker_spec import adapters_of, personal_names, pick_device
 
 _NOT_OURS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
 """Keys of a configuration that describe its file and not the model."""
@@ -73,8 +73,8 @@ def trained_layout(experiment: Experiment, model: nn.Module) -> Layout:
         experiment: Resolved.
     """
     federated = experiment.algorithm.name not in BASELINES
-    personal = personal_names(model, experiment.model.train, federated)
-    derived = [pair.base for pair in exact_adapters(model, experiment.model.peft, federated)]
+    personal = personal_names(model, experiment.model.train, federated, experiment.model.peft)
+    derived = adapters_of(model, experiment.model.peft, federated).derived
     return layout_of(model, personal, derived)
 
 

@@ -43,7 +43,7 @@ from fednlp.simulation.workers import worker_spec
 from fednlp.tasks import generation_of
 from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
-from fednlp.training.worker_spec import exact_adapters, personal_names
+from fednlp.training.worker_spec import adapters_of, personal_names
 
 if TYPE_CHECKING:
     from fednlp.secure.session import SessionFactory
@@ -96,9 +96,9 @@ def open_run(
         kept = {"keeps": list(method.keeps), "personal_model": method.personal_model}
         directory.write_json("algorithm.json", {"name": method.name, **kept})
     spec = worker_spec(experiment, components, directory.partition, directory.test_numbers, directory.records)
-    personal = personal_names(model, spec.train, spec.federated)
-    adapters = exact_adapters(model, spec.peft, spec.federated)
-    weights = flat_weights(model, personal, [pair.base for pair in adapters])
+    personal = personal_names(model, spec.train, spec.federated, spec.peft)
+    adapters = adapters_of(model, spec.peft, spec.federated)
+    weights = flat_weights(model, personal, adapters.derived)
     protected = protect(method, experiment, partition, weights.numel(), sessions)
     worker = ClientWorker(spec, model, protected.algorithm)
     pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})

@@ -61,9 +61,11 @@ class FlatTensors:
         self._reached: set[int] = set()
         self._watched: list[Tensor] = []
         self._watched_shared: set[int] = set()
+        self._held: list[Tensor] = []
         tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
         self.first_own = personal.flatten({entry.name: tensors[entry.name] for entry in personal.entries})
         self.places: dict[str, Place] = {}
+        self._trained: dict[str, Tensor] = {}
         stretches: dict[tuple[bool, bool], list[int]] = {}
         decayed_ones = decayed_names(model)
         entries = [(False, 0, entry) for entry in layout.entries if entry.name != layout.table]
@@ -75,6 +77,7 @@ class FlatTensors:
                 continue
             tensor.grad = self.gradient[span].view(entry.shape)
             self.places[entry.name] = Place(span, entry.shape)
+            self._trained[entry.name] = tensor
             decayed = entry.name in decayed_ones
             stretches.setdefault((own, decayed), [span.start, span.stop])[1] = span.stop
             if decaying and decayed:
@@ -111,13 +114,27 @@ class FlatTensors:
         self._reached |= self._watched_shared
 
     @contextmanager
+    def holding(self, names: frozenset[str]) -> Iterator[None]:
+        """Compute no gradients for some trained tensors inside the ``with`` block, and keep them as they are."""
+        self._held = [self._trained[name] for name in sorted(names)]
+        for tensor in self._held:
+            tensor.requires_grad_(False)
+        try:
+            yield
+        finally:
+            for tensor in self._held:
+                tensor.requires_grad_(True)
+            self._held = []
+
+    @contextmanager
     def unreached_kept(self) -> Iterator[None]:
         """Keep the parameters that no gradient has reached as they are, for the time of an optimiser's step.
 
-        PyTorch passes over a parameter without a gradient. In the flat buffer it has one of zeros, and weight decay
-        would shrink it.
+        PyTorch passes over a parameter without a gradient. In the flat buffer it has one of zeros, and weight decay or
+        the optimiser's memory would move it. What is held stays, whatever a method makes of its gradient.
         """
-        kept = [(t, t.detach().clone()) for t in self._watched if id(t) not in self._reached]
+        unreached = [t for t in self._watched if id(t) not in self._reached]
+        kept = [(t, t.detach().clone()) for t in (*unreached, *self._held)]
         yield
         for tensor, before in kept:
             tensor.data.copy_(before)

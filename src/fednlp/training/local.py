@@ -66,6 +66,7 @@ class LocalTrainer:
         staleness: How many rounds ago the server had ``x``.
         all_words: Load the whole word embedding, so that the trained model can be evaluated as it stands.
         given: The steps of the next call; None for the client's epochs.
+        held: Names of shared tensors that are not trained in this round.
 
     Attributes:
         trained_personal: The personal parameters after the first call of :meth:`steps`, flat: the client keeps them.
@@ -94,6 +95,7 @@ class LocalTrainer:
         staleness: int = 0,
         all_words: bool = False,
         given: GivenSteps | None = None,
+        held: frozenset[str] = frozenset(),
     ) -> None:
         self.replica, self.task, self.features, self.examples = replica, task, features, examples
         self.options, self.x, self.seed, self.round, self.client = options, x, seed, round_number, client
@@ -105,7 +107,7 @@ class LocalTrainer:
         self.total_steps, self.total_examples, self.total_loss = 0, 0, 0.0
         self._gradients, self._forwards = 0, 0
         self.dtype = low_dtype(replica.device, options.bf16 is True, options.fp16)
-        self._all_words, self._given = all_words, given
+        self._all_words, self._given, self._held = all_words, given, held
         self._calls = 0
         self._precomputed: TrainedWeights | None = None
         self._last: TrainedWeights | None = None
@@ -164,6 +166,7 @@ class LocalTrainer:
             replica.caching_activations(),
             torch_stream(self.seed, stream, *numbers_of_stream, *self._again()),
             cheap_dropout(),
+            replica.flat.holding(self._held),
         ):
             for step, numbers in enumerate(batches):
                 if before_step is not None:

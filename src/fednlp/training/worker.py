@@ -14,7 +14,9 @@ from fednlp.clock import SUMS, timed
 from fednlp.federated.aggregators.base import Room
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.params import Layout
+from fednlp.federated.runtime import MODEL
 from fednlp.hubs.cache import cache_dir
+from fednlp.models.adapters import ADAPTER, lora_layers
 from fednlp.models.checkpointing import checkpoint_layers
 from fednlp.models.groups import groups_of
 from fednlp.partition import OneClient, Partition
@@ -33,7 +35,7 @@ from fednlp.training.requests import HANDLERS
 from fednlp.training.worker_spec import (
     UNLABELLED,
     WorkerSpec,
-    exact_adapters,
+    adapters_of,
     opened_features,
     personal_names,
     pick_device,
@@ -62,14 +64,14 @@ class ClientWorker:
         self.spec = spec
         self.task = task_from(spec.task, spec.task_fields)
         self.options = LocalTraining(**spec.options)
-        adapters = exact_adapters(model, spec.peft, spec.federated)
+        adapters = adapters_of(model, spec.peft, spec.federated)
         groups = groups_of(model) if algorithm.uplink.pull.rule != "all" else {}
-        self.replica = _open_replica(spec, model, self.task, self.options, [pair.base for pair in adapters])
+        self.replica = _open_replica(spec, model, self.task, self.options, adapters.derived)
         self.layout: Layout = self.replica.layout
         pull = algorithm.uplink.pull
         stacks = stacks_of([groups.get(e.name, "") for e in self.layout.entries], pull.embeddings)
         pull = replace(pull, groups=stacks)
-        uplink = replace(algorithm.uplink, pull=pull, adapters=tuple(adapters))
+        uplink = replace(algorithm.uplink, pull=pull, adapters=adapters)
         self.algorithm = replace(algorithm, uplink=uplink)
         self.train_features = opened_features(spec.train_features)
         same = spec.test_features == spec.train_features
@@ -173,6 +175,30 @@ class ClientWorker:
         finally:
             known[numbers] = UNLABELLED
 
+    @contextmanager
+    def scaled(self, client: int) -> Iterator[None]:
+        """Let the model's low-rank adapters have a client's scale inside the ``with`` block."""
+        factor = self.algorithm.uplink.adapters.scale(client)
+        layers = [] if factor == 1.0 else lora_layers(self.replica.model)
+        before = [layer.scaling[ADAPTER] for layer in layers]
+        for layer in layers:
+            layer.scaling[ADAPTER] *= factor
+        try:
+            yield
+        finally:
+            for layer, scaling in zip(layers, before, strict=True):
+                layer.scaling[ADAPTER] = scaling
+
+    def weight(self, update: Any, x: Tensor) -> float:
+        """Return what the weight of a client's update is multiplied by, by the rule of the adapters.
+
+        Args:
+            update: Its vectors by name, as they arrived.
+            x: The server's model, flat.
+        """
+        adapters = self.algorithm.uplink.adapters
+        return adapters.weight(self.layout, x, update[MODEL].flat(self.layout)) if adapters.weighs else 1.0
+
     def load_once(self, x: Tensor, key: int) -> None:
         """Load the published model for evaluation, unless it is loaded under this key already.
 
@@ -202,7 +228,7 @@ def _open_replica(
         RunError: There is no such device.
     """
     by_rows = options.leaves_zero_gradients_alone and task.uses_only_input_ids
-    personal = personal_names(model, spec.train, spec.federated)
+    personal = personal_names(model, spec.train, spec.federated, spec.peft)
     if options.gradient_checkpointing:
         checkpoint_layers(model)
     if spec.onednn:

@@ -13,10 +13,9 @@ from torch import nn
 
 from fednlp.data.features import Features, open_features
 from fednlp.errors import ModelError, RunError
-from fednlp.federated.lora import LoraPair
+from fednlp.federated.adapters import Adapters, LoraPair, ranks_of, rule_of
 from fednlp.federated.pulling import EMBEDDINGS
 from fednlp.models.adapters import ADAPTER
-from fednlp.models.peft_methods import averaging_of
 from fednlp.models.pretrained import new_model, pretrained_model
 from fednlp.models.selection import apply_selection
 from fednlp.models.selection_spec import parse_selection
@@ -112,45 +111,72 @@ def load_model(spec: WorkerSpec) -> nn.Module:
     return load(spec.source, task.model_class, task.settings(), spec.model_config, spec.seed, spec.peft)
 
 
-def personal_names(model: nn.Module, train: Any, federated: bool) -> frozenset[str]:
+def personal_names(
+    model: nn.Module, train: Any, federated: bool, peft: dict[str, Any] | None = None
+) -> frozenset[str]:
     """Freeze what the selection freezes, and return the names of what each client keeps to itself.
 
     Outside a federation nobody exchanges anything, and personal tensors are trained like all others.
+
+    Args:
+        train: ``model.train``.
+        peft: ``[model.peft]``, whose rule may leave a factor with each client.
     """
-    if train == "all":
+    chosen = frozenset[str]() if train == "all" else apply_selection(model, parse_selection(train)).personal
+    if not federated:
         return frozenset()
-    selection = apply_selection(model, parse_selection(train))
-    return selection.personal if federated else frozenset()
+    factor = rule_of(peft).personal
+    own = (name for name, its in model.named_parameters() if its.requires_grad and factor_of(name) == factor)
+    return chosen | frozenset(own if factor else ())
 
 
-def exact_adapters(model: nn.Module, peft: dict[str, Any] | None, federated: bool) -> list[LoraPair]:
-    """Return the low-rank adapters whose products are averaged exactly, each with the weight that it adapts.
+def adapters_of(model: nn.Module, peft: dict[str, Any] | None, federated: bool) -> Adapters:
+    """Return the low-rank adapters of a model that are treated otherwise than other tensors, with their rule.
 
     There are none by default.
 
     Raises:
-        ModelError: A layer is not linear, or its weight is used elsewhere too: the product cannot be added to it.
+        ModelError: A layer is not linear, its weight is used elsewhere too where products are added to it, or it has
+            fewer inputs or outputs than a client's rank.
     """
-    if not federated or averaging_of(peft) != "exact":
-        return []
+    rule, ranks = rule_of(peft), ranks_of(peft)
+    if not federated or not (rule.pairs or ranks):
+        return Adapters()
     from peft.tuners.lora import LoraLayer
 
+    what = f'averaging = "{rule.name}"' if rule.pairs else "ranks"
     owners = Counter(id(parameter) for _, parameter in model.named_parameters(remove_duplicate=False))
-    pairs = []
+    pairs, rank = [], 0
     for path, module in model.named_modules():
         if not isinstance(module, LoraLayer):
             continue
-        weight = getattr(module.base_layer, "weight", None)
-        if ADAPTER not in module.lora_A or weight is None or weight.dim() != 2 or owners[id(weight)] > 1:
-            layer = path.removeprefix("base_model.model.")
+        weight, layer = getattr(module.base_layer, "weight", None), path.removeprefix("base_model.model.")
+        tied = weight is not None and rule.products and owners[id(weight)] > 1
+        if ADAPTER not in module.lora_A or weight is None or weight.dim() != 2 or tied:
             raise ModelError(
-                f'[model.peft] averaging = "exact" needs linear layers with weights of their own, and {layer} is '
-                "none: leave it out of target_modules"
+                f"[model.peft] {what} needs linear layers with weights of their own, and {layer} is none: leave it out "
+                "of target_modules"
+            )
+        rank = module.r[ADAPTER]
+        if ranks and rank > min(weight.shape):
+            raise ModelError(
+                f"[model.peft] ranks: {rank} is above {min(weight.shape)}, the smaller side of {layer}: lower it"
             )
         a, b = (f"{path}.{name}.{ADAPTER}.weight" for name in ("lora_A", "lora_B"))
         transposed = bool(module.fan_in_fan_out)
         pairs.append(LoraPair(a, b, f"{path}.base_layer.weight", module.scaling[ADAPTER], transposed))
-    return pairs
+    if not pairs:
+        raise ModelError(f"[model.peft] {what} is for low-rank adapters, and there are none")
+    return Adapters(rule, tuple(pairs), rank, ranks)
+
+
+def factor_of(name: str) -> str:
+    """Return which factor of a low-rank adapter a parameter is; empty for none.
+
+    >>> factor_of("layer.0.lora_B.default.weight"), factor_of("classifier.weight")
+    ('b', '')
+    """
+    return "a" if ".lora_A." in name else "b" if ".lora_B." in name else ""
 
 
 def model_fields(replica: Replica) -> dict[str, int]:

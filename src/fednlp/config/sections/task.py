@@ -8,8 +8,8 @@ from pydantic import Field, JsonValue, field_validator
 
 from fednlp.config.sections.base import with_options
 from fednlp.errors import ConfigError, ModelError
+from fednlp.federated.adapters import features, problems
 from fednlp.formulations import TASKS, option_types
-from fednlp.models.peft_methods import averaging_of
 from fednlp.models.selection_spec import layer_places
 from fednlp.section import Feature, Section
 
@@ -76,21 +76,7 @@ class Model(Section):
     """
 
     traits: ClassVar[tuple[Feature, ...]] = (
-        Feature(
-            '[model.peft] averaging = "exact"',
-            {
-                "averages": "averages the products of the clients' two factors",
-                "sees_updates": "needs the product of each client's two factors",
-                "same_tensors": "needs all adapters of all clients",
-                "one_model": "moves the base weights of one model",
-            },
-            {
-                "fixed_base": "moves the base weights under the adapters",
-                "additive": "multiplies what clients send",
-            },
-            remedy='say averaging = "ffa" or "plain"',
-            given=lambda e: averaging_of(e.model.peft) == "exact",
-        ),
+        *features(),
         Feature(
             'model.train = "all"',
             breaks={"plain_steps": "trains all weights"},
@@ -127,5 +113,6 @@ class Model(Section):
         try:
             if self.peft is not None:
                 check_peft(self.peft)
+                yield from (f"[model.peft] {problem}" for problem in problems(self.peft))
         except ModelError as error:
             yield str(error)

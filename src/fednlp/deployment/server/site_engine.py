@@ -265,7 +265,8 @@ class SiteEngine:
             if reply.path is None:
                 raise RunError("the site sent no update")
             masked, data = request.masking is not None, mapped_privately(reply.path)
-            upload = unpack_upload(data, self.worker.algorithm, self.worker.layout, answer, masked=masked)
+            worker, began = self.worker, request.began
+            upload = unpack_upload(data, worker.algorithm, worker.layout, answer, masked=masked, number=began)
             if upload.masked is not None:
                 answer = with_masked_weight(answer, upload.masked, self.worker.layout.numel)
             return self.worker.receive(request, Trained(answer, upload), self.vectors, self.total)

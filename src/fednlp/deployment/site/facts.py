@@ -12,7 +12,6 @@ from fednlp.config.sections import Costs
 from fednlp.costs import local_examples
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.communication import bytes_down
-from fednlp.federated.lora import change_ranks
 from fednlp.federated.params import Layout
 from fednlp.federated.upload import upload_bytes
 from fednlp.formatting.units import plural
@@ -27,7 +26,7 @@ from fednlp.simulation.resource_estimation import fleet_of, memory_of_model
 from fednlp.tasks.base import Task
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import layout_of
-from fednlp.training.worker_spec import exact_adapters, personal_names
+from fednlp.training.worker_spec import adapters_of, personal_names
 
 
 @dataclass(frozen=True)
@@ -164,11 +163,11 @@ def facts_of(
         MissingDependency: ``[privacy]`` needs dp-accounting.
     """
     selection = apply_selection(model, parse_selection(experiment.model.train))
-    adapters = exact_adapters(model, experiment.model.peft, True)
-    personal = personal_names(model, experiment.model.train, True)
-    layout = layout_of(model, personal, [pair.base for pair in adapters])
+    adapters = adapters_of(model, experiment.model.peft, True)
+    personal = personal_names(model, experiment.model.train, True, experiment.model.peft)
+    layout = layout_of(model, personal, adapters.derived)
     protected = protect(build_algorithm(experiment), experiment, even_partition(clients), layout.numel)
-    uplink = replace(protected.algorithm.uplink, adapters=tuple(adapters))
+    uplink = replace(protected.algorithm.uplink, adapters=adapters)
     algorithm = replace(protected.algorithm, uplink=uplink)
     masked, cohort = experiment.secure.protocol != "none", min(experiment.clients_per_round, clients)
     return Facts(
@@ -223,13 +222,13 @@ def _sent(layout: Layout, groups: dict[str, str]) -> tuple[SentTensor, ...]:
 
 def _bytes_down(algorithm: Algorithm, layout: Layout, cohort: int) -> int:
     """Return the bytes that a site gets which took part in the round before."""
-    ranks = change_ranks(cohort, not algorithm.downlink.plain)
+    adapters = algorithm.uplink.adapters
     return bytes_down(
         algorithm.downlink,
         layout,
         vectors=len(algorithm.receives),
-        adapters=algorithm.uplink.adapters,
-        ranks=ranks,
+        adapters=adapters,
+        rank=adapters.change_rank([-1] * cohort, not algorithm.downlink.plain),
     )
 
 

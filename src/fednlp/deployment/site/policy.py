@@ -20,6 +20,7 @@ from fednlp.config.sections import DataFiles
 from fednlp.costs.devices import load_profile, profile_names, saved_profiles
 from fednlp.disk import expanded, read_whole
 from fednlp.errors import ConfigError
+from fednlp.federated.adapters import RULES
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.suggestions import did_you_mean
@@ -132,6 +133,11 @@ class Allow(Section):
     tasks: list[str] = Field(
         default=["*"], description="tasks by name or pattern; by default all that fednlp has"
     )
+    averaging: list[str] = Field(
+        default=["*"],
+        description='rules for low-rank adapters by name or pattern, such as "fedsa"; plain averaging of other models '
+        "is none of them",
+    )
     models: list[str] = Field(
         default=["*"],
         description="models by name or pattern, or by the digest of a file that --dry-run shows, such as "
@@ -207,6 +213,11 @@ class Allow(Section):
     @classmethod
     def _known_tasks(cls, patterns: list[str]) -> list[str]:
         return _require_known("task", patterns, tuple(TASKS))
+
+    @field_validator("averaging")
+    @classmethod
+    def _known_rules(cls, patterns: list[str]) -> list[str]:
+        return _require_known("averaging", patterns, tuple(RULES))
 
     @field_validator("code")
     @classmethod

@@ -12,6 +12,7 @@ from fednlp.deployment.session.setup import ENCODER_FILES, Setup
 from fednlp.deployment.site.disclosure import num_evaluations, tells_sums
 from fednlp.deployment.site.facts import Download, Facts, update_examples
 from fednlp.deployment.site.policy import Allow, Limits, SitePolicy
+from fednlp.federated.adapters import is_low_rank, rule_of
 from fednlp.formatting.safe_text import clean
 from fednlp.formatting.units import digits, plural
 from fednlp.formulations import OWN_METRIC, TASKS
@@ -139,6 +140,9 @@ def _method(allow: Allow, experiment: Experiment) -> Iterator[Refusal]:
     name, rounds = experiment.algorithm.name, experiment.num_rounds
     if name not in allow.code and not _fits_any(name, allow.algorithms):
         yield _refusal("allow.algorithms", allow.algorithms, f"has {_shown(name)}", "algorithm.name")
+    rule = rule_of(experiment.model.peft).name
+    if is_low_rank(experiment.model.peft) and not _fits_any(rule, allow.averaging):
+        yield _refusal("allow.averaging", allow.averaging, f"has {_shown(rule)}", "model.peft.averaging")
     if allow.most_rounds is not None and rounds > allow.most_rounds:
         yield _refusal("allow.most_rounds", allow.most_rounds, f"has {rounds:,}", "num_rounds")
     if experiment.pseudo_labels and not allow.pseudo_labels:

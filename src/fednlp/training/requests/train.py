@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -64,7 +64,9 @@ def _begin(
     worker: ClientWorker, request: TrainRequest, examples: np.ndarray, vectors: Vectors
 ) -> _Participation:
     """Read what a client kept, and prepare its training."""
-    trainer, algorithm, x = worker.trainer, worker.algorithm, vectors[MODEL]
+    trainer, algorithm = worker.trainer, worker.algorithm
+    adapters = algorithm.uplink.adapters
+    x = adapters.start(worker.layout, vectors[MODEL], request.client)
     record = trainer.record(request.client, request.round - 1)
     init = init_of(record, algorithm, worker.layout, x)
     local = trainer.local(
@@ -76,6 +78,7 @@ def _begin(
         rate=request.rate,
         staleness=request.staleness,
         all_words=algorithm.uplink.pull.rule != "all",
+        held=adapters.held(request.began),
     )
     return _Participation(request, record, init, local)
 
@@ -107,6 +110,10 @@ def _receive(
     try:
         require_reported(result, worker.algorithm)
         update = received(answer.upload, worker.algorithm, worker.layout, vectors[MODEL], key)
+        factor = worker.weight(update, vectors[MODEL])
+        if factor != 1.0:
+            request = replace(request, weight=request.weight * factor)
+            result = replace(result, weight=request.weight)
         if isinstance(update, dict) and result.model != MODEL:
             update[result.model] = update.pop(MODEL)
         worker.algorithm.aggregator.add(total, request, update)
@@ -143,7 +150,8 @@ def train(
     with worker.labelled_examples(request) as examples:
         part = begun or _begin(worker, request, examples, vectors)
         try:
-            made = algorithm.client(part.local, vectors[MODEL], vectors, part.init.method)
+            with worker.scaled(request.client):
+                made = algorithm.client(part.local, part.local.x, vectors, part.init.method)
             result = checked_result(made, algorithm.client)
             with timed(SUMS):
                 sent = encode(algorithm, request, part.local, result, part.record)
