@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from fednlp.data import load_data
 from fednlp.data.catalogue.news import matched, punctuated
+from fednlp.errors import DataError
 
 words = st.text(st.sampled_from("abcXYZ019"), min_size=1, max_size=8)
 marks = st.sampled_from(["", ",", ".", "?", "!", ";", ":", '."', "'", ")"])
@@ -64,6 +65,35 @@ def test_from_files(tmp_path: Path) -> None:
     assert (pairs.task, pairs.label_names) == ("text-classification", ("other", "same"))
     assert pairs.columns["text_pair"] == "text_pair"
     assert pairs.train["label"].to_pylist().count("other") == 6
+
+
+def test_an_article_becomes_a_conversation(tmp_path: Path) -> None:
+    (tmp_path / "tech").mkdir()
+    (tmp_path / "tech" / "001.txt").write_text("A headline\n\nOne, two.\n\nThree.\n")
+    (tmp_path / "tech" / "002.txt").write_text("Another\n\nFour.\n")
+    data = load_data("bbc-chats", tmp_path)
+    assert data.task == "chat"
+    assert data.groups("train", "topic")[1] == ("tech",)
+    rows = [json.loads(row) for row in data.train["messages"].to_pylist()]
+    first = next(row for row in rows if row[1]["content"] == "A headline")
+    assert first[0] == {"role": "user", "content": "Write the headline of this report.\n\nOne, two."}
+    assert first[1]["role"] == "assistant"
+
+
+def test_t0_is_conversations_by_template(tmp_path: Path) -> None:
+    lines = [
+        {"template": f"t{number % 2}", "prompt": f"Ask {number}", "completion": f"Say {number}"}
+        for number in range(6)
+    ]
+    (tmp_path / "t0_294_templates.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    data = load_data("t0", tmp_path)
+    assert data.task == "chat"
+    assert sorted(data.groups("train", "template")[1]) == ["t0", "t1"]
+    said = {json.loads(row)[1]["content"] for row in data.train["messages"].to_pylist()}
+    assert said <= {line["completion"] for line in lines}
+    (tmp_path / "t0_294_templates.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    with pytest.raises(DataError, match="template"):
+        load_data("t0", tmp_path)
 
 
 def test_an_empty_article_is_named(tmp_path: Path) -> None:

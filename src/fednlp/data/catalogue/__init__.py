@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.data.catalogue.answering import ANSWERING
+from fednlp.data.catalogue.chats import CHATS
 from fednlp.data.catalogue.classification import CLASSIFICATION
 from fednlp.data.catalogue.entries import Entry, Hub, Opened
 from fednlp.data.catalogue.generation import GENERATION
@@ -24,7 +25,7 @@ from fednlp.hubs.package_index import first_fault, unpacked_folder
 
 __all__ = ["CATALOGUE", "Entry", "Opened", "data_names", "describe", "entry"]
 
-_OPENERS = CLASSIFICATION | GLUE | TAGGING | ANSWERING | GENERATION | TRANSLATION | LANGUAGE | NEWS
+_OPENERS = CLASSIFICATION | GLUE | TAGGING | ANSWERING | GENERATION | TRANSLATION | LANGUAGE | NEWS | CHATS
 
 
 def _entries() -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""Two tasks that need no annotation, made of BBC News: put the punctuation back, and match headlines."""
+"""Tasks that need no annotation, made of BBC News: put the punctuation back, match headlines, and write them."""
 
 import json
 import re
@@ -16,6 +16,7 @@ Make = Callable[[Iterable[Located]], Iterator[Located]]
 
 _TAGGED = ("words", "tags", "topic", "file")
 _PAIRED = ("text", "text_pair", "label", "topic", "file")
+_ASKED = ("messages", "topic", "file")
 _CORE = re.compile(r"\w(.*\w)?", re.DOTALL)
 """A word without the marks around it."""
 _MARKS = {",": "COMMA", ";": "COMMA", ":": "COMMA", ".": "PERIOD", "!": "PERIOD", "?": "QUESTION"}
@@ -67,6 +68,19 @@ def matched(articles: Iterable[Located]) -> Iterator[Located]:
             yield place, (others.get(file, headline), lead, label, topic, file)
 
 
+def asked(articles: Iterable[Located]) -> Iterator[Located]:
+    """Yield each article as a conversation: a user asks for the headline of its first paragraph, and gets it."""
+    for place, row in articles:
+        if isinstance(row, Fault):
+            yield place, row
+            continue
+        text, topic, file = row
+        headline, *rest = _paragraphs(str(text))
+        turns = (("user", f"Write the headline of this report.\n\n{''.join(rest[:1])}"), ("assistant", headline))
+        messages = [{"role": role, "content": content} for role, content in turns]
+        yield place, (json.dumps(messages, ensure_ascii=False), topic, file)
+
+
 def _paragraphs(text: str) -> list[str]:
     return [line.strip() for line in text.splitlines() if line.strip()]
 
@@ -95,5 +109,6 @@ def _opener(make: Make, columns: tuple[str, ...]) -> Opener:
 NEWS: dict[str, Opener] = {
     "bbc-punctuation": _opener(punctuated, _TAGGED),
     "bbc-headlines": _opener(matched, _PAIRED),
+    "bbc-chats": _opener(asked, _ASKED),
 }
 """The data sets made of BBC News."""
