@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.config.tables import flatten
+from fednlp.federated.adapters import GAP
 from fednlp.formatting.places import named, named_in
 from fednlp.formatting.units import (
     DASH,
@@ -214,7 +215,11 @@ def _learning(groups: Groups) -> Iterator[Block]:
     loss = ("train_loss", "curve-loss", "Mean training loss of the clients of each round.")
     right = "Fraction of the pseudo labels that are right, by the true labels, which only a simulation knows."
     precision = ("hidden_truth.precision", "curve-pseudo-labels", right)
-    for metric, file, caption in (*charts, loss, precision, *_own_metrics(groups)):
+    left_out = (
+        "What averaging A and B of the adapters apart leaves out, over the mean of the clients' products."
+    )
+    gap = (GAP, "curve-averaging-gap", left_out)
+    for metric, file, caption in (*charts, loss, precision, gap, *_own_metrics(groups)):
         chart = plots.learning_curves(groups, metric)
         if chart is not None:
             yield Picture(file, caption + how, draw(chart), chart)

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fednlp.federated.adapters import GAP
 from fednlp.federated.cohort import failures
 from fednlp.formatting.units import human_bytes, human_seconds, metric_title, plural
 
@@ -52,6 +53,8 @@ def round_text(
         parts.append(f"worst decile {own[f'{metric}_worst_decile']:.3f}")
     if "staleness" in line:
         parts.append(f"staleness {line['staleness']['mean']:.1f} (max {line['staleness']['largest']})")
+    if GAP in line:
+        parts.append(f"averaging gap {100 * line[GAP]:.1f} %")
     if line["bytes_up"]:
         parts.append(f"up {human_bytes(line['bytes_up'])} down {human_bytes(line['bytes_down'])}")
     if "secure" in line:

@@ -76,7 +76,10 @@ def asked(articles: Iterable[Located]) -> Iterator[Located]:
             continue
         text, topic, file = row
         headline, *rest = _paragraphs(str(text))
-        turns = (("user", f"Write the headline of this report.\n\n{''.join(rest[:1])}"), ("assistant", headline))
+        turns = (
+            ("user", f"Write the headline of this report.\n\n{''.join(rest[:1])}"),
+            ("assistant", headline),
+        )
         messages = [{"role": role, "content": content} for role, content in turns]
         yield place, (json.dumps(messages, ensure_ascii=False), topic, file)
 
