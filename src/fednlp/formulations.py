@@ -11,6 +11,7 @@ one thing it holds JSON:
 ``answers``    ``[{"text": "in 1912", "start": 57}]``, character positions in the context
 ``references`` ``["one summary", "another"]``, for scoring; ``target`` is what is trained on
 ``messages``   ``[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]``
+``choices``    ``["Hello", "Goodbye"]``, one of which is the last message
 ``score``      a number
 =============  ============================================================================
 """
@@ -94,7 +95,18 @@ def _known_or_own(value: Any, known: ValidatorFunctionWrapHandler) -> Any:
 
 
 _METRIC: Any = Annotated[
-    Literal["accuracy", "macro_f1", "f1", "mcc"],
+    Literal[
+        "accuracy",
+        "macro_f1",
+        "f1",
+        "mcc",
+        "log_likelihood",
+        "choice_accuracy",
+        "choice_accuracy_norm",
+        "letter_accuracy",
+        "generated_accuracy",
+        "rouge_l",
+    ],
     WrapValidator(_known_or_own),
     PlainSerializer(lambda value: value),
 ]
@@ -170,11 +182,18 @@ TASKS: Mapping[str, Formulation] = {
     ),
     "chat": Formulation(
         "fednlp.tasks.chat:Chat",
-        Schema(("messages",), None, "messages"),
+        Schema(("messages",), None, "messages", ("choices",)),
         purpose="to answer in conversations",
         pipeline="text-generation",
         head="CausalLM",
-        options={"chat_template": str, "max_new_tokens": PositiveInt},
+        options={
+            "chat_template": str,
+            "max_new_tokens": PositiveInt,
+            "loss_mean": Literal["tokens", "examples"],
+            "choices": list[Literal["text", "letter", "generation"]],
+            "scorer": Literal["rouge", "bleu"],
+            "metric": _METRIC,
+        },
     ),
     "causal-lm": Formulation(
         "fednlp.tasks.causal_lm:CausalLM",

@@ -19,6 +19,7 @@ TRAITS: Mapping[str, str] = {
     "class_labels": "the task is to tell labels apart",
     "clock": "the time that each client takes is known",
     "each_report": "the server has the numbers of each client's training",
+    "encoder": "the model is an encoder",
     "equal_weights": "every client counts once",
     "federated_rounds": "clients train and send in rounds",
     "fixed_base": "weights that no client trains stay as they are",

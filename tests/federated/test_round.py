@@ -443,3 +443,12 @@ def test_clients_with_most_examples_are_told_first_and_the_rate_follows_its_sche
         assert [request.client for request in requests] == [1, 3, 2, 0]
         assert {request.rate for request in requests} == {rate}
         assert sum(request.weight for request in requests) <= 1.0
+
+
+def test_weights_are_functions_of_tokens_where_these_are_counted() -> None:
+    population = Population(np.array([2, 9, 5]), tokens=np.array([40, 30, 0]))
+    plan = plan_round(fedavg(2), 1, population, Cohort([0, 1]))
+    assert plan.weights == {0: 40.0, 1: 30.0}
+    assert plan.total_weight == 70.0
+    assert [request.client for request in requests_of(plan)] == [1, 0]
+    assert plan_round(fedavg(2, weight=equally), 1, population, Cohort([1, 2])).weights == {1: 1.0, 2: 0.0}

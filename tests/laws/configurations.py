@@ -243,6 +243,31 @@ TASKS: dict[str, Configuration] = {
         "decoder",
         deployed="rounded",
     ),
+    "choices": Configuration(
+        {
+            "task": {
+                "name": "chat",
+                "chat_template": _CHAT,
+                "choices": ["text", "letter", "generation"],
+                "scorer": "rouge",
+                "metric": "choice_accuracy_norm",
+                "max_new_tokens": 3,
+            },
+            "evaluation.federated": True,
+        },
+        "choices",
+        "decoder",
+        deployed="rounded",
+    ),
+    "chats by tokens": Configuration(
+        {
+            "task": {"name": "chat", "chat_template": _CHAT, "loss_mean": "examples"},
+            "algorithm.weighting": "tokens",
+        },
+        "chats",
+        "decoder",
+        deployed="refused",
+    ),
     "translation": _simulated(
         {
             "model": {

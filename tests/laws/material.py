@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.conftest import example_rows, save_bert, write_csv
 from tests.laws.configurations import Configuration
-from tests.test_every_task import asked, copied, paired, scored, sentence, spoken, tagged
+from tests.test_every_task import WORDS, asked, copied, paired, scored, sentence, spoken, tagged
 from tests.test_prompt_decoder_run import save_decoder
 
 Row = Callable[[random.Random], dict[str, Any]]
@@ -28,6 +28,12 @@ def answered(rng: random.Random) -> dict[str, Any]:
     }
 
 
+def chosen(rng: random.Random) -> dict[str, Any]:
+    """Return a question with three options, of which its answer is one."""
+    options = rng.sample(WORDS, 3)
+    return {"question": " ".join(sentence(rng)[:4]), "choices": options, "answer": rng.choice(options)}
+
+
 ROWS: dict[str, Row] = {
     "tagged": tagged,
     "asked": asked,
@@ -36,6 +42,7 @@ ROWS: dict[str, Row] = {
     "copied": copied,
     "spoken": spoken,
     "chats": answered,
+    "choices": chosen,
 }
 """How an example of each kind is drawn; ``texts`` is the kind of :func:`tests.conftest.example_rows`."""
 _TASKS = {"texts": "text-classification", "paired": "text-classification"}

@@ -196,7 +196,7 @@ def test_each_task_is_told_as_what_it_is(task: str) -> None:
     card = model_card({"task": task, "metric": "accuracy", "data": {"labels": 7}}, {}, {})
     kind = task_class(task).model_class
     if "pipeline(" in card:
-        assert f'pipeline("{task}"' in card
+        assert f'pipeline("{TASKS[task].pipeline}"' in card
     else:
         assert f"import {kind}, AutoTokenizer" in card
         assert f"{kind}.from_pretrained" in card

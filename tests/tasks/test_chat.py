@@ -16,6 +16,8 @@ from fednlp.data.chats import conversation_fault
 from fednlp.data.features import Features
 from fednlp.errors import DataError, ModelError
 from fednlp.tasks.chat import Chat
+from fednlp.training.batches import passes
+from fednlp.training.local import _shares
 
 from .models import CPU, built, byte_level, gpt2
 
@@ -81,6 +83,19 @@ def test_tokens_are_those_of_the_template_and_answers_alone_are_learnt(
     assert np.array(ids)[learnt].tolist() == [one for answer in answers for one in (*answer, task.end)]
 
 
+def test_a_token_of_prompt_and_answer_is_learnt(tmp_path: Path) -> None:
+    """A blank at the end of a prompt belongs to the word behind it."""
+    byte_level(tmp_path, ["of a bat a bat a bat"])
+    tokenizer = fresh(
+        tmp_path, CHATML.replace("'<s>assistant\n'", "'<s>assistant: '").replace("'\n'", "': '")
+    )
+    task, messages = Chat.build([], tokenizer), conversation([("of", "bat")])
+    ids, learnt = task.tokens(messages, tokenizer)
+    assert tokenizer.convert_ids_to_tokens(np.array(ids)[learnt]) == ["Ġbat", "</s>"]
+    ids, answer = task.with_answer(messages[:-1], "bat", tokenizer)
+    assert tokenizer.convert_ids_to_tokens(ids[-answer:]) == ["Ġbat"]
+
+
 def test_the_loss_is_that_of_transformers_where_all_but_answers_are_masked(folder: Path) -> None:
     tokenizer = fresh(folder, CHATML)
     task = Chat.build([], tokenizer)
@@ -125,6 +140,70 @@ def test_what_is_too_long_loses_its_beginning_and_keeps_an_answer(
     assert any(row["learnt"])
 
 
+def test_a_mean_over_conversations_counts_each_once(folder: Path) -> None:
+    tokenizer = fresh(folder, CHATML)
+    found = [
+        conversation([("a b", "c c a b c a b")]),
+        conversation([("b", "a")]),
+        conversation([("c", "b b")]),
+    ]
+    tasks = [Chat.build([], tokenizer, loss_mean=mean) for mean in ("tokens", "examples")]
+    features = features_of(tasks[0], tokenizer, found)
+    model = built(tasks[0], gpt2(len(tokenizer), n_positions=256))
+    each = [tasks[0].loss(model, tasks[0].collate(features, np.array([n]), CPU)) for n in range(3)]
+    counts = tasks[0].trained_tokens(features, np.arange(3))
+    assert counts.tolist() == [features.ragged("learnt", n).sum() for n in range(3)]
+    losses = [task.loss(model, task.collate(features, np.arange(3), CPU)) for task in tasks]
+    weights = torch.from_numpy(counts / counts.sum()).float()
+    torch.testing.assert_close(losses[0], (torch.stack(each) * weights).sum())
+    torch.testing.assert_close(losses[1], torch.stack(each).mean())
+
+
+@pytest.mark.parametrize("mean", ["tokens", "examples"])
+@pytest.mark.parametrize("max_tokens", [0, 60])
+def test_a_step_in_passes_or_batches_by_tokens_has_the_same_loss_and_gradient(
+    folder: Path, mean: str, max_tokens: int
+) -> None:
+    tokenizer = fresh(folder, CHATML)
+    task = Chat.build([], tokenizer, loss_mean=mean)
+    found = [conversation([("a" * n, "c" * (12 - n))]) for n in range(1, 7)]
+    features = features_of(task, tokenizer, found)
+    model = built(task, gpt2(len(tokenizer), n_positions=256))
+    everything = task.loss(model, task.collate(features, np.arange(6), CPU, training=True))
+    cut = passes(np.arange(6), features.lengths, 2, max_tokens)
+    assert len(cut) > 1
+    batches = [task.collate(features, some, CPU, training=True) for some in cut]
+    parts = [task.loss(model, one) * share for one, share in zip(batches, _shares(batches), strict=True)]
+    whole, summed = (
+        torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+        for loss in (everything, torch.stack(parts).sum())
+    )
+    torch.testing.assert_close(torch.stack(parts).sum(), everything)
+    torch.testing.assert_close(summed, whole, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=40, deadline=None)
+@given(said=exchanges, length=st.integers(8, 80))
+def test_what_is_cut_off_is_counted_by_what_it_is(
+    folder: Path, said: list[tuple[str, str]], length: int
+) -> None:
+    tokenizer = fresh(folder, CHATML)
+    task = Chat.build([], tokenizer)
+    messages = conversation(said)
+    features = features_of(task, tokenizer, [messages], length)
+    whole = task.tokens(messages, tokenizer)[0]
+    lost, read = task.cuts(features, np.array([0])), len(features.ragged("input_ids", 0))
+    assert task.whole_lengths(features).tolist() == [len(whole)]
+    assert (
+        read < len(whole) if lost else len(whole) - read <= 1
+    )  # what stands behind the last end is not learnt
+    answer = len(tokenizer(said[-1][1], add_special_tokens=False)["input_ids"]) + 1
+    assert ("the end of an answer" in lost) is (answer > length - 1)
+    kept, dropped = int(features.ragged("learnt", 0).sum()), features.values("cut_exchanges")[0]
+    rest = task.tokens(messages[2 * dropped :], tokenizer)[1].sum()
+    assert kept + features.values("cut_answer")[0] <= rest
+
+
 def test_answers_end_where_the_end_token_is_written(folder: Path) -> None:
     tokenizer = fresh(folder, CHATML)
     task = Chat.build([], tokenizer, max_new_tokens=5)
@@ -141,6 +220,14 @@ def test_answers_end_where_the_end_token_is_written(folder: Path) -> None:
     assert task.replies(model, [{"messages": '[{"role": "user", "content": "a"}]'}], tokenizer, 64, CPU) == [
         ""
     ]
+
+
+def test_an_answer_has_room_where_a_model_has_a_last_position(folder: Path) -> None:
+    tokenizer = fresh(folder, CHATML)
+    task = Chat.build([], tokenizer, max_new_tokens=30)
+    model = built(task, gpt2(len(tokenizer), n_positions=40))
+    rows = [{"messages": json.dumps(conversation([("a b c " * 20, "b")])[:1])}]
+    assert isinstance(task.replies(model, rows, tokenizer, 40, CPU)[0], str)
 
 
 def test_a_template_is_needed_that_ends_answers_and_stays_as_it_begins(folder: Path) -> None:

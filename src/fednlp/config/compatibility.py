@@ -16,6 +16,7 @@ from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import average_model
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.transform_spec import additive, parse_chain
+from fednlp.formulations import TASKS
 from fednlp.plugins import raised
 from fednlp.registry import MethodPart
 from fednlp.section import TRAITS, Feature, Reason
@@ -55,7 +56,10 @@ def settings_features(experiment: ExperimentFields) -> list[Feature]:
         draws = "draws its own cohorts, of which its sample may draw more"
         there.append(Feature("an algorithm that is given as a value", breaks={"waits": draws}, remedy=""))
     if task not in (None, "text-classification", "prompt-classification"):
-        there.append(Feature(task, breaks={"class_labels": "has no labels"}, remedy=""))
+        breaks: dict[str, Reason] = {"class_labels": "has no labels"}
+        if task in TASKS and TASKS[task].head == "CausalLM":
+            breaks["encoder"] = "has a decoder"
+        there.append(Feature(task, breaks=breaks, remedy=""))
     try:
         adds, why = additive(parse_chain(up, "up"))
     except ConfigError:  # refused by itself

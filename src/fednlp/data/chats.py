@@ -1,14 +1,17 @@
 """Conversations: the layouts in which data sets have them, and what is wrong with one.
 
 However a file has it, a conversation becomes one column ``messages``: JSON of ``{"role": ..., "content": ...}``. A
-role is ``system``, ``user`` or ``assistant``.
+role is ``system``, ``user`` or ``assistant``. Options among which the last answer is stay in a column ``choices``
+(:mod:`fednlp.data.choices`).
 """
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
+from fednlp.data.choices import FORMS, answer_fault, answer_form, options_in, place_of
 from fednlp.data.store import Fault, Located, Row, Rows
 from fednlp.formatting.units import plural
 
@@ -19,6 +22,8 @@ _ROLES = {
 }
 """What data sets call a role; the first of each is what messages have."""
 _SHOWN = 40
+_LOOKED_AT = 1000
+"""Rows that say how a column of answers is read."""
 _MOST_TURNS = 10_000
 
 Message = dict[str, str]
@@ -85,35 +90,93 @@ def _layout_of(names: Sequence[str], messages: str | None = None) -> _Layout | N
     return _Layout(own.get(layout.turns, ""), prompt, own.get(layout.reply, ""))
 
 
-def as_chats(rows: Rows, messages: str | None = None) -> Rows:
+@dataclass(frozen=True)
+class Options:
+    """Options beside conversations.
+
+    Attributes:
+        choices: The column of the lists of texts.
+        answer: The column that says which of them is right; empty where the conversation itself does.
+        form: How it says so, one of :data:`fednlp.data.choices.FORMS`.
+    """
+
+    choices: str
+    answer: str = ""
+    form: str = ""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The names of the columns that there are."""
+        return tuple(filter(None, (self.choices, self.answer)))
+
+    @property
+    def note(self) -> str:
+        """What it is, for people."""
+        named = f"; {self.answer} names the right one {FORMS[self.form]}" if self.answer else ""
+        return f"{self.choices} are the options of the last answer{named}"
+
+
+def options_beside(rows: Rows, messages: str | None = None, choices: str | None = None) -> Options | None:
+    """Return the options beside the conversations of some rows; None where there are none.
+
+    Args:
+        messages: The user's own name of the column of messages.
+        choices: The user's own name of the column of options.
+
+    Raises:
+        DataError: The answers can be read in two ways.
+    """
+    names = rows.names()
+    layout = _layout_of(names, messages)
+    own = {name.strip().casefold(): name for name in reversed(names)}
+    column = choices if choices is not None else own.get("choices")
+    if layout is None or column is None or column not in names:
+        return None
+    answer = layout.reply or own.get("answer", "")
+    if not answer:
+        return Options(column)
+    there, placed = rows.read({column: "choices"} | ({layout.turns: "messages"} if layout.turns else {}))
+    at = there.index(column), there.index(answer)
+    pairs = [
+        (options, row[at[1]] or "")
+        for _, row in islice(placed, _LOOKED_AT)
+        if not isinstance(row, Fault) and (options := options_in(row[at[0]])) is not None
+    ]
+    return Options(column, answer, answer_form(rows.names_at or rows.shown, pairs))
+
+
+def as_chats(rows: Rows, messages: str | None = None, options: Options | None = None) -> Rows:
     """Return rows whose conversations are in the column ``messages``, in place of the columns that they were in.
 
     A column ``system`` beside them is the system's message. Rows without a layout that is known stay as they are.
 
     Args:
         messages: The user's own name of the column of messages.
+        options: Where the options of each question are; they are in the column ``choices`` then.
     """
     layout = _layout_of(rows.names(), messages)
     if layout is None:
         return rows
+    made = ["messages", *(["choices"] if options is not None else [])]
 
     def new_names(there: Sequence[str]) -> list[str]:
-        gone = {*layout.columns, "messages", *_system(there)}
-        return ["messages", *(name for name in there if name not in gone)]
+        gone = {*layout.columns, *made, *_system(there), *(options.columns if options is not None else ())}
+        return [*made, *(name for name in there if name not in gone)]
 
     def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
-        given = {name: role for name, role in roles.items() if name != "messages"}
-        there, placed = rows.read(given | ({layout.turns: "messages"} if layout.turns else {}))
-        convert = _converter(there, layout)
-        kept = [there.index(name) for name in new_names(there)[1:]]
+        given = {name: role for name, role in roles.items() if name not in made}
+        lists = {layout.turns: "messages"} if layout.turns else {}
+        there, placed = rows.read(given | lists | ({options.choices: "choices"} if options else {}))
+        convert = _converter(there, layout, options)
+        kept = [there.index(name) for name in new_names(there)[len(made) :]]
 
         def row(found: Row | Fault) -> Row | Fault:
-            made = found if isinstance(found, Fault) else convert(found)
-            return made if isinstance(made, Fault) else [made, *(found[at] for at in kept)]  # type: ignore[index]
+            cells = found if isinstance(found, Fault) else convert(found)
+            return cells if isinstance(cells, Fault) else [*cells, *(found[at] for at in kept)]  # type: ignore[index]
 
         return new_names(there), ((at, row(found)) for at, found in placed)
 
-    what = (*rows.what, "chats", json.dumps([layout.columns]))
+    what = (*rows.what, "chats", json.dumps([layout.columns, *([repr(options)] if options else [])]))
     return replace(rows, what=what, names=lambda: new_names(rows.names()), read=read)
 
 
@@ -121,26 +184,63 @@ def _system(names: Sequence[str]) -> list[str]:
     return [name for name in names if name.strip().casefold() in ("system", "system_prompt")][:1]
 
 
-def _converter(names: Sequence[str], layout: _Layout) -> Callable[[Row], str | Fault]:
-    """Return what makes the messages of a row, JSON."""
+def _converter(
+    names: Sequence[str], layout: _Layout, options: Options | None
+) -> Callable[[Row], list[str] | Fault]:
+    """Return what makes the cells of a row: its messages, JSON, and its options where there are any."""
     system = [names.index(name) for name in _system(names)]
     places = [names.index(name) for name in layout.columns]
+    chosen = None if options is None else _chosen(names, options)
 
-    def convert(row: Row) -> str | Fault:
+    def convert(row: Row) -> list[str] | Fault:
+        choices, answer = (None, None) if chosen is None else chosen(row)
+        if isinstance(answer, Fault):
+            return answer
         if layout.turns:
             found = _turns(row[places[0]], layout.turns)
             if isinstance(found, Fault):
                 return found
+            if answer is not None:
+                if (
+                    found
+                    and found[-1]["role"] == "assistant"
+                    and found[-1]["content"].strip() != answer.strip()
+                ):
+                    return Fault(
+                        f"the conversation ends with {found[-1]['content'][:_SHOWN]!r}, and the answer is "
+                        f"{answer[:_SHOWN]!r}: write one of them"
+                    )
+                if not found or found[-1]["role"] != "assistant":
+                    found = [*found, {"role": "assistant", "content": answer}]
         else:
             *asked, reply = (row[at] or "" for at in places)
             question = "\n\n".join(text for text in asked if text.strip())
+            reply = reply if answer is None else answer
             found = [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
         opening = [row[at] or "" for at in system]
         if opening and opening[0].strip() and not (found and found[0]["role"] == "system"):
             found = [{"role": "system", "content": opening[0]}, *found]
-        return json.dumps(found, ensure_ascii=False)
+        return [json.dumps(found, ensure_ascii=False), *([] if choices is None else [choices])]
 
     return convert
+
+
+def _chosen(names: Sequence[str], options: Options) -> Callable[[Row], tuple[str, str | Fault | None]]:
+    """Return what finds a row's options, JSON, and its answer; None for an answer that is no option's."""
+    at, said = (names.index(name) if name else None for name in (options.choices, options.answer))
+
+    def choose(row: Row) -> tuple[str, str | Fault | None]:
+        cell = (row[at] or "") if at is not None else ""
+        texts = options_in(cell)
+        if texts is None or said is None:
+            return cell, None
+        choices, answer = json.dumps(texts, ensure_ascii=False), row[said] or ""
+        if len(texts) < 2 or not answer.strip():
+            return choices, None
+        place = place_of(answer, texts, options.form)
+        return choices, Fault(answer_fault(answer, texts, options.form)) if place is None else texts[place]
+
+    return choose
 
 
 def _turns(value: str | None, own: str) -> list[Message] | Fault:

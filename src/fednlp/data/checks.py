@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from fednlp.data.chats import conversation_fault
+from fednlp.data.choices import choices_fault
 from fednlp.data.columns import LISTS, check_columns, columns_of
 from fednlp.data.label_names import label_name
 from fednlp.data.store import Check, Fault, Row, Rows, View
@@ -157,7 +158,16 @@ def _text(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
 
 
 def _messages(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:
-    return lambda row: conversation_fault(_at(row, places["messages"]))
+    choices = places.get("choices")
+
+    def judge(row: Row) -> str | None:
+        fault = conversation_fault(_at(row, places["messages"]))
+        if fault is not None or choices is None:
+            return fault
+        last = json.loads(_at(row, places["messages"]))[-1]["content"]
+        return choices_fault(row[choices], columns["choices"], last)
+
+    return judge
 
 
 def _none(columns: Mapping[str, str], places: Mapping[str, int]) -> Judge:

@@ -26,7 +26,7 @@ TARGETS: tuple[str, ...] = tuple(
 )
 """The canonical names of what is to be predicted."""
 
-LISTS = frozenset({"words", "tags", "answers", "references", "messages"})
+LISTS = frozenset({"words", "tags", "answers", "references", "messages", "choices"})
 """The canonical names of what holds JSON; any other column holds text or a number."""
 
 # In this order; a task that reads the columns of another is never guessed.
@@ -173,7 +173,7 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
     chats = chat_columns(names, configured.get("messages"))
     if (
         chats is not None
-        and not configured.keys() - {"messages"}
+        and not configured.keys() - {"messages", "choices"}
         and not {*_LABELS} & {*_lower(names)} - {"answer"}
     ):
         return "chat"

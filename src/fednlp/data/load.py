@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
-from fednlp.data.chats import as_chats, chat_columns
+from fednlp.data.chats import as_chats, chat_columns, options_beside
 from fednlp.data.checks import OnInvalidRow, named_columns, view_of
 from fednlp.data.columns import (
     MissingColumns,
@@ -129,7 +129,7 @@ def load_data(
     with _about(opened.train):
         task = task or opened.task or infer_task(*named_columns(opened.train), configured)
     if TASKS[task].schema.kind == "messages":
-        opened = _with_messages(opened, configured.pop("messages", None))
+        opened = _with_messages(opened, configured.pop("messages", None), configured.pop("choices", None))
     train = stored(opened.train, view_of(opened.train, task, configured, on_invalid_row, unlabelled))
     test = None
     if opened.test is not None:
@@ -247,16 +247,26 @@ def _with_columns(
     return replace(rows, what=what, names=lambda: new_names(rows.names()), read=read)
 
 
-def _with_messages(opened: Opened, own: str | None) -> Opened:
+def _with_messages(opened: Opened, own: str | None, choices: str | None) -> Opened:
     """Return data whose conversations are messages, with a note on what these were made of.
 
     Args:
         own: The user's own name of the column of messages.
+        choices: The user's own name of the column of options.
     """
     columns = chat_columns(opened.train.names(), own) or ("messages",)
     said = () if columns == ("messages",) else (f"messages are made of {' and '.join(columns)}",)
-    test = None if opened.test is None else as_chats(opened.test, own)
-    return replace(opened, train=as_chats(opened.train, own), test=test, notes=(*opened.notes, *said))
+    if choices is not None:
+        check_columns(opened.train.names_at or opened.train.shown, opened.train.names(), choices)
+    options = options_beside(opened.train, own, choices)
+    test, tested = opened.test, None
+    if test is not None:
+        tested = options_beside(test, own, choices)
+        if options is not None and tested is not None and options.answer == tested.answer:
+            tested = options  # which are read alike
+        test = as_chats(test, own, tested)
+    notes = (*opened.notes, *said, *dict.fromkeys(one.note for one in (options, tested) if one is not None))
+    return replace(opened, train=as_chats(opened.train, own, options), test=test, notes=notes)
 
 
 def _natural(name: str | None) -> str | None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 LATE = "late"
 """With this word begins the reason why a client was dropped that was drawn beyond what its round needed."""
 WeightFunction = Callable[[int], float]
-"""Number of a client's training examples -> its weight p_i."""
+"""Number of a client's training examples, or of the tokens that it learns -> its weight p_i."""
 
 
 @dataclass(frozen=True)
@@ -31,14 +31,21 @@ class Population:
         sizes: int64 (clients,): training examples of each.
         seconds: float64 (clients,): how long each takes for a round by the simulated clock: to receive the model, train
             and send its update. None where ``[costs]`` says nothing of it.
+        tokens: int64 (clients,): tokens that each learns, where weights are functions of these and not of examples.
     """
 
     sizes: NDArray[np.int64]
     seed: int = 0
     seconds: NDArray[np.float64] | None = None
+    tokens: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.sizes)
+
+    @property
+    def counted(self) -> NDArray[np.int64]:
+        """What each client's weight is a function of: its examples, or its tokens."""
+        return self.sizes if self.tokens is None else self.tokens
 
 
 @dataclass(frozen=True)
@@ -119,7 +126,7 @@ class RoundPlan:
     @cached_property
     def total_weight(self) -> float:
         """The sum of p_i over all clients."""
-        sizes, counts = np.unique(self.population.sizes, return_counts=True)
+        sizes, counts = np.unique(self.population.counted, return_counts=True)
         weights = (self.weight(int(size)) * int(n) for size, n in zip(sizes, counts, strict=True))
         return sum(weights)
 

@@ -111,7 +111,7 @@ def plan_round(algorithm: Algorithm, number: int, population: Population, cohort
     Raises:
         ConfigError: A weight is no finite number from 0.
     """
-    weights = {client: float(algorithm.weight(int(population.sizes[client]))) for client in cohort.clients}
+    weights = {client: float(algorithm.weight(int(population.counted[client]))) for client in cohort.clients}
     for client, scale in zip(cohort.clients, cohort.scale, strict=False):
         weights[client] *= scale
     for client, weight in weights.items():

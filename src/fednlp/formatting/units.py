@@ -54,6 +54,10 @@ def metric_title(metric: str) -> str:
         "spearman": "Spearman",
     }
     words |= {"rouge1": "ROUGE-1", "rouge2": "ROUGE-2", "rouge_l": "ROUGE-L"}
+    words |= {
+        "choice_accuracy_norm": "choice accuracy per character",
+        "constant_accuracy": "best constant answer",
+    }
     suffixes = {
         "_client_mean": ", plain mean over clients",
         "_worst_decile": ", worst decile",

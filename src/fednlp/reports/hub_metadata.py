@@ -125,6 +125,14 @@ def use(summary: Values, config: Values) -> str:
             'print(ask("Some text"))',
         ]
         return "\n".join(lines)
+    if task == "chat":
+        lines += [
+            "from transformers import pipeline\n",
+            f'ask = pipeline("text-generation", model="{_FOLDER}")',
+            'messages = [{"role": "user", "content": "Some text"}]',
+            'print(ask(messages)[0]["generated_text"][-1]["content"])',
+        ]
+        return "\n".join(lines)
     auto = f"AutoModelFor{head}" if head else "AutoModel"
     lines += [
         f"from transformers import {auto}, AutoTokenizer\n",

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from collections import Counter
 from dataclasses import asdict
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -19,6 +20,7 @@ from fednlp.partition import Partition
 from fednlp.processor import instruction_sets, processor
 from fednlp.simulation.components import Log, RunComponents
 from fednlp.simulation.run_dir import RunDir, saving
+from fednlp.tasks.label_scores import defined_together
 from fednlp.tasks.truncation import truncates, truncation
 from fednlp.training.worker_spec import pick_device
 
@@ -175,6 +177,7 @@ def _truncation_of_run(experiment: Experiment, components: RunComponents) -> Tru
     found = truncation(data, "train", data.train_numbers, components.train, task, tokenizer) + truncation(
         data, "test", data.test_numbers, components.test, task, tokenizer
     )
+    cuts = _cuts_of_run(components)
     higher = components.longest == experiment.model.max_length
     return Truncation(
         texts=round(found.texts),
@@ -184,4 +187,18 @@ def _truncation_of_run(experiment: Experiment, components: RunComponents) -> Tru
         remedy="raise model.max_length"
         if higher
         else "choose a model that reads longer texts, or split them",
+        cuts=cuts,
+        severe=bool({*cuts} & {*getattr(task, "severe_cuts", ())}),
     )
+
+
+def _cuts_of_run(components: RunComponents) -> dict[str, int]:
+    """Return how many training and test examples lose which part, by words for it; none where a task has no parts."""
+    data, task, found = components.data, components.task, Counter[str]()
+    if defined_together(task, "cuts", "encode"):
+        for features, numbers in (
+            (components.train, data.train_numbers),
+            (components.test, data.test_numbers),
+        ):
+            found.update(task.cuts(features, numbers) if len(numbers) else {})  # type: ignore[attr-defined]
+    return dict(found)

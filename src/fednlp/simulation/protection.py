@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from fednlp.config import Experiment
@@ -46,6 +47,7 @@ def protect(
     partition: Partition,
     parameters: int,
     sessions: "SessionFactory | None" = None,
+    tokens: NDArray[np.int64] | None = None,
 ) -> Protected:
     """Return an algorithm with the noise and the masks of an experiment.
 
@@ -56,12 +58,13 @@ def protect(
         partition: The partition, whose sizes give the clients' weights.
         parameters: Number of elements of an update.
         sessions: Opens the sessions of secure aggregation; None for sessions in this process.
+        tokens: Those of each client, where they give its weight.
 
     Raises:
         ConfigError: No parameters of the protocol meet its security requirements, ``privacy.epsilon`` cannot be kept,
             or the algorithm draws other cohorts.
     """
-    population = Population(np.diff(partition.train_offsets), experiment.seed)
+    population = Population(np.diff(partition.train_offsets), experiment.seed, tokens=tokens)
     _require_cohorts(algorithm, experiment, population)
     mechanism, promises = dp_mechanism(experiment, algorithm, population), []
     if mechanism is not None:
@@ -70,7 +73,7 @@ def protect(
         from fednlp.secure.aggregator import SecureMean
 
         noise = 0.0 if mechanism is None else mechanism.noise_multiplier
-        largest = max(algorithm.weight(int(size)) for size in np.unique(population.sizes))
+        largest = max(algorithm.weight(int(size)) for size in np.unique(population.counted))
         params = secagg_params(experiment, len(population), parameters, largest, noise)
         promises.append(str(params.plan))
         clip, denominator = (None, None) if mechanism is None else (mechanism.clip, float(mechanism.cohort))

@@ -37,6 +37,7 @@ from fednlp.simulation.facts import example_counts
 from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
+from fednlp.simulation.rounds import tokens_of_clients
 from fednlp.simulation.run_dir import RunDir, remedy, require_space, saving
 from fednlp.simulation.summary import summary_of
 from fednlp.simulation.workers import worker_spec
@@ -99,7 +100,8 @@ def open_run(
     personal = personal_names(model, spec.train, spec.federated, spec.peft)
     adapters = adapters_of(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, adapters.derived)
-    protected = protect(method, experiment, partition, weights.numel(), sessions)
+    tokens = tokens_of_clients(experiment, components.task, components.train, partition)
+    protected = protect(method, experiment, partition, weights.numel(), sessions, tokens)
     worker = ClientWorker(spec, model, protected.algorithm)
     pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
     state = directory.load_state(worker.layout)

@@ -43,6 +43,10 @@ class Task(Protocol):
       probability, float32 (examples, labels);
     - ``input_lengths(features)`` returns the tokens of each example's input, where :meth:`encode` cuts an input that is
       too long (:mod:`fednlp.tasks.truncation`);
+    - ``whole_lengths(features)`` returns the same before the cut, where the features say so;
+    - ``cuts(features, indices)`` returns how many examples lose which part of what is too long, by words for it;
+      ``severe_cuts``, a class variable, has the words of what is never a minor loss;
+    - ``trained_tokens(features, indices)`` returns how many tokens of each example are learnt, int64;
     - ``generation(model)`` returns transformers' ``GenerationConfig`` that texts are generated with, for the model's
       folder;
     - ``replies(model, rows, tokenizer, max_length, device)`` returns the text that answers each row, in place of

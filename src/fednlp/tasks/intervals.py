@@ -49,8 +49,15 @@ def of_examples(rows: np.ndarray, score: Callable[[np.ndarray], np.ndarray]) -> 
     if not len(rows):
         return None
     kinds, counts = np.unique(rows, axis=0, return_counts=True)
-    if kinds.shape[1] == 2 and (kinds[:, 1] == 1).all() and np.isin(kinds[:, 0], (0, 1)).all():
-        return wilson(float(rows[:, 0].mean()), len(rows))
+    counted = kinds[kinds.any(1)]  # an example that adds nothing is none
+    if (
+        kinds.shape[1] == 2
+        and len(counted)
+        and (counted[:, 1] == 1).all()
+        and np.isin(counted[:, 0], (0, 1)).all()
+    ):
+        examples = int(rows[:, 1].sum())
+        return wilson(float(rows[:, 0].sum()) / examples, examples)
     draw = np.random.default_rng(0)
     samples = max(_FEWEST_RESAMPLES, min(_RESAMPLES, _MOST_COUNTS // len(kinds)))
     drawn = (draw.multinomial(len(rows), counts / len(rows)) @ kinds for _ in range(samples))

@@ -43,13 +43,16 @@ class LanguageModeling:
         return logits_at(model, inputs | extra, batch["places"], batch["input_ids"].shape)
 
     def _sum(self, model: nn.Module, batch: Batch) -> Tensor:
-        return F.cross_entropy(self._logits(model, batch), batch["labels"], reduction="sum")
+        logits, labels = self._logits(model, batch), batch["labels"]
+        if "weights" in batch:
+            return (F.cross_entropy(logits, labels, reduction="none") * batch["weights"]).sum()
+        return F.cross_entropy(logits, labels, reduction="sum")
 
     def _pieces(self, batch: Batch) -> list[Batch]:
         return list(split_batch(batch, self.vocabulary, batch["input_ids"].shape[1]))
 
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
-        """Return the mean cross-entropy a predicted token, in nats.
+        """Return the mean cross-entropy a predicted token, in nats, by the ``weights`` of tokens where there are any.
 
         Long texts make more rows than fit at once; then each piece of the batch is computed again on the way
         back, so that memory holds the activations of one.
@@ -60,6 +63,8 @@ class LanguageModeling:
         else:
             sums = [checkpoint(self._sum, model, part, use_reentrant=False) for part in parts]
             total = torch.stack(sums).sum()
+        if "weights" in batch:
+            return total / batch["weights"].sum().clamp(min=1)
         return total / max(1, len(batch["labels"]))
 
     def predict(

@@ -26,6 +26,8 @@ from fednlp.tasks.inputs import (
 from fednlp.tasks.label_scores import LabelScores, class_scores
 from fednlp.tasks.whole_sums import quotient
 
+_METRICS = ("accuracy", "macro_f1", "f1", "mcc")
+
 
 @dataclass(frozen=True)
 class TextClassification:
@@ -58,6 +60,8 @@ class TextClassification:
         metric, positive = options.get("metric"), options.get("positive_label")
         if isinstance(positive, str) and positive not in labels:
             positive = options["positive_label"] = label_name(positive)
+        if metric is not None and metric not in _METRICS:
+            raise ConfigError(f'task.metric = "{metric}" is not for labels: type {", ".join(_METRICS)}')
         choices = " or ".join(map(repr, labels[:3]))
         if (metric == "f1") != (positive is not None):
             raise ConfigError(

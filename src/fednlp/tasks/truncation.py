@@ -14,6 +14,7 @@ from fednlp.data.textdata import Split, TextData
 from fednlp.disk import atomic
 from fednlp.errors import RunError
 from fednlp.tasks.base import Task
+from fednlp.tasks.label_scores import defined_together
 
 _SAMPLE = 256
 _NO_LIMIT = 1 << 30
@@ -61,8 +62,9 @@ def truncation(
 ) -> Truncation:
     """Return what is cut off of some examples.
 
-    Only texts as long as the longest can have been cut; of these at most 256, evenly spaced, are tokenised
-    again without a limit. Their lengths are kept in the folder of the features.
+    Where the task says how long each was, that is exact. Else only texts as long as the longest can have been cut; of
+    these at most 256, evenly spaced, are tokenised again without a limit. Their lengths are kept in the folder of the
+    features.
 
     Args:
         split: Which table.
@@ -73,6 +75,10 @@ def truncation(
     if not len(indices):
         return Truncation()
     lengths = task.input_lengths(features)[indices]
+    if defined_together(task, "whole_lengths", "encode"):
+        missing = task.whole_lengths(features)[indices] - lengths  # type: ignore[attr-defined]
+        cut, tokens = float((missing > 0).sum()), float(missing.sum())
+        return Truncation(cut, tokens, len(indices), float(lengths.sum()) + tokens)
     longest = indices[lengths == lengths.max()]
     sample = longest[np.unique(np.linspace(0, len(longest) - 1, _SAMPLE).astype(np.int64))]
 

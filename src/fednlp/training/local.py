@@ -535,7 +535,8 @@ class AnotherModel:
 def _shares(batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
     """Return the weight of each batch's mean loss in the mean over all of them: its share of what is predicted.
 
-    That is the number of labels, as Hugging Face's Trainer counts them, or of rows where a batch has no ``labels``.
+    That is the number of labels, as Hugging Face's Trainer counts them, their ``weights`` where they have some, or the
+    number of rows where a batch has no ``labels``.
     """
     counts = torch.stack([_predicted(batch) for batch in batches])
     return counts / counts.sum().clamp(min=1)
@@ -543,6 +544,8 @@ def _shares(batches: Sequence[Mapping[str, Tensor]]) -> Tensor:
 
 def _predicted(batch: Mapping[str, Tensor]) -> Tensor:
     """Return the number of a batch's labels, or of its rows, on its device: reading it would wait for a GPU."""
+    if "weights" in batch:
+        return batch["weights"].sum()
     if "labels" in batch:
         return (batch["labels"] != _NO_LABEL).sum()
     rows = next(iter(batch.values()))

@@ -1,5 +1,6 @@
 """The sections of an experiment that say by which method: the algorithm, its parts, clients, server and rounds."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, JsonValue, PlainValidator, field_validator, model_validator
@@ -10,6 +11,7 @@ from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.attacks import ATTACKS
 from fednlp.federated.cohorts import COHORTS
 from fednlp.federated.schedules import ScheduleName
+from fednlp.formulations import TASKS
 from fednlp.option_types import Count, Decay, Fraction, PositiveFloat, PositiveInt
 from fednlp.section import IN_ROUNDS, Feature, Section
 from fednlp.training.local_training import LocalTraining
@@ -43,27 +45,49 @@ def _an_order(value: Any) -> Any:
     raise ValueError('give "greedy", "exhaustive", or a list of the names of all clients')
 
 
+WEIGHED_BY_TOKENS = (
+    'algorithm.weighting = "tokens" weighs clients by the tokens of the answers that they learn, and {} has none: say '
+    '"examples", or task.name = "chat"'
+)
+
+
 class Algorithm(NamedFunction):
     """The method: see docs/methods. Its options are parameters of its function (:mod:`fednlp.federated.algorithms`).
 
+    ``weighting`` is what a client's weight is: its training examples, the tokens of chats that it learns, or 1.
     ``order`` is of the baseline ``chained``: the names of the clients, or how their order is searched for.
     ``most_examples`` is the most examples that a client's weight counts, whatever number it has or claims.
     ``clients`` is of the baseline ``centralised``: the names of those whose examples it has; all if left out.
     """
 
+    traits: ClassVar[tuple[Feature, ...]] = (
+        Feature(
+            'algorithm.weighting = "tokens"',
+            {"simulation": "needs the number of tokens that each client learns, which no site tells"},
+            remedy='say algorithm.weighting = "examples"',
+        ),
+    )
+
     name: str = "fedavg"
-    weighting: Literal["examples", "uniform"] = "examples"
+    weighting: Literal["examples", "tokens", "uniform"] = "examples"
     most_examples: PositiveInt | None = None
     order: Annotated[Literal["exhaustive", "greedy"] | list[str] | None, PlainValidator(_an_order)] = None
     clients: Annotated[list[str], Field(min_length=1)] | None = None
 
     @model_validator(mode="after")
     def _weights_go_together(self) -> Self:
-        if self.most_examples is not None and self.weighting == "uniform":
+        if self.most_examples is not None and self.weighting != "examples":
             raise ValueError(
-                'most_examples bounds weights by examples, and weighting = "uniform" has none: leave one of them out'
+                f'most_examples bounds weights by examples, and weighting = "{self.weighting}" has none: leave one of '
+                "them out"
             )
         return self
+
+    def problems(self, experiment: Any) -> Iterator[str]:
+        """Yield that weights are to be by tokens, and the task has none."""
+        task = experiment.task.configured
+        if self.weighting == "tokens" and task in TASKS and task != "chat":
+            yield WEIGHED_BY_TOKENS.format(task)
 
     @field_validator("name")
     @classmethod
@@ -138,6 +162,11 @@ class Client(LocalTraining, Section):
                 "one_training": "keeps the state of one optimiser",
                 "one_model": "keeps that of steps on one model",
             },
+        ),
+        Feature(
+            "client.padding_free",
+            {"encoder": "computes the layers of an encoder"},
+            remedy="leave it out (client.max_tokens_per_batch and client.group_by_length pad little)",
         ),
         *(
             Feature(f"client.{key}", breaks={"plain_steps": "changes how a step is computed"})

@@ -154,7 +154,7 @@ def profile(
         *no_text_issues(sampled_inputs(data) if data.schema.kind != "tags" else []),
         *duplicate_issues(data, scanned, holders),
     ]
-    if truncated is not None and truncated.texts:
+    if truncated is not None and (truncated.texts or truncated.cuts):
         found.append(truncation_issue(truncated))
     found.sort(key=lambda issue: (issue.minor, _ORDER.index(issue.kind)))
     return DataProfile(statistics, tuple(found))

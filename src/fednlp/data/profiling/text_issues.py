@@ -4,8 +4,8 @@ Duplicates are found by hashes: within a split, in both splits, with several tar
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -174,6 +174,8 @@ class Truncation:
         tokens: The share of all tokens that is cut off, estimated from a sample where many examples are cut.
         limit: Tokens that are read of an example.
         remedy: The advice to the user.
+        cuts: How many examples lose which part, by words for it, where a task tells parts.
+        severe: Whether one of the parts is never a minor loss.
     """
 
     texts: int
@@ -181,6 +183,8 @@ class Truncation:
     tokens: float
     limit: int
     remedy: str
+    cuts: Mapping[str, int] = field(default_factory=dict)
+    severe: bool = False
 
 
 @dataclass(frozen=True)
@@ -219,15 +223,17 @@ def empty_text_issues(data: TextData, scanned: Scan) -> Iterator[Issue]:
 
 
 def truncation_issue(truncated: Truncation) -> Issue:
-    """Return the issue that texts are longer than the model reads."""
+    """Return the issue that texts are longer than the model reads, with what they lose."""
+    parts = ", ".join(f"{words} ({count:,})" for words, count in truncated.cuts.items())
+    texts = f"{plural(truncated.texts, 'text')} ({percent(truncated.share)})" if truncated.texts else "texts"
     return Issue(
         "cut-off",
-        truncated.texts,
-        f"{plural(truncated.texts, 'text')} ({percent(truncated.share)}) longer than the {truncated.limit:,} tokens "
-        "that the model reads",
+        max(truncated.texts, *truncated.cuts.values(), 0),
+        f"{texts} longer than the {truncated.limit:,} tokens that the model reads"
+        + (f", which lose {parts}" if parts else ""),
         "",
         f"{percent(truncated.tokens)} of all tokens are cut off; {truncated.remedy}",
-        minor=max(truncated.share, truncated.tokens) < _MINOR,
+        minor=not truncated.severe and max(truncated.share, truncated.tokens) < _MINOR,
     )
 
 

@@ -141,7 +141,7 @@ class BufferedMean(WeightedMean):
         self, total: Mapping[str, "ExactSum"], plan: RoundPlan, results: Sequence[ClientResult]
     ) -> AggregatedUpdate:
         """Return the sums over the weights of the buffer's clients, whatever their staleness."""
-        sizes, weight = plan.population.sizes, plan.weight
+        sizes, weight = plan.population.counted, plan.weight
         whole = sum(weight(int(sizes[result.client])) for result in results)
         vectors = {name: Mean(*one.mean(whole / plan.unit)) for name, one in total.items()}
         return replace(super().finish({}, plan, results), vectors=vectors)

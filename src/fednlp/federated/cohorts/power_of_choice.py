@@ -63,5 +63,5 @@ def weights_of(population: Population, weight: WeightFunction) -> np.ndarray:
     Args:
         weight: p_i of a client, from its number of examples.
     """
-    sizes, places = np.unique(population.sizes, return_inverse=True)
+    sizes, places = np.unique(population.counted, return_inverse=True)
     return np.array([weight(int(size)) if size else 0.0 for size in sizes])[places]

@@ -1,0 +1,133 @@
+"""Questions with options: which text is the answer, and what is wrong with options.
+
+However a file has it, an example with options has a column ``choices``, a JSON list of texts, one of which is the last
+message of its conversation.
+"""
+
+import json
+import re
+import string
+from collections.abc import Iterable, Mapping, Sequence
+
+from fednlp.errors import DataError
+from fednlp.formatting.units import plural
+
+MOST_OPTIONS = 26
+"""So many letters there are."""
+FORMS: Mapping[str, str] = {
+    "number": "by its number, from 0",
+    "letter": "by its letter",
+    "text": "by its text",
+}
+"""How a column may say which option is right."""
+_NUMBER = re.compile(r"(\d{1,9})(\.0+)?", re.ASCII)
+_SHOWN = 40
+_WANTED = 'no list of texts such as ["red", "green"]'
+
+
+def options_in(value: str | None) -> list[str] | None:
+    """Return the options of a cell; None where it is no list of texts or whole numbers.
+
+    >>> options_in('["red", 4]'), options_in("red, green")
+    (['red', '4'], None)
+    """
+    try:
+        found = json.loads(value or "")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, list) or any(type(one) not in (str, int, float) for one in found):
+        return None
+    return [one if isinstance(one, str) else json.dumps(one) for one in found]
+
+
+def place_of(answer: str, options: Sequence[str], form: str) -> int | None:
+    """Return which option an answer stands for, counted from 0; None where it stands for none.
+
+    Args:
+        form: One of :data:`FORMS`.
+
+    >>> place_of("1", ["1", "2"], "number"), place_of("1", ["1", "2"], "text"), place_of("b", ["1", "2"], "letter")
+    (1, 0, 1)
+    """
+    said = answer.strip()
+    if form == "number":
+        number = _NUMBER.fullmatch(said)
+        place = int(number[1]) if number else -1
+    elif form == "letter":
+        place = string.ascii_uppercase.find(said.upper()) if len(said) == 1 else -1
+    else:
+        place = next((at for at, option in enumerate(options) if option.strip() == said), -1)
+    return place if 0 <= place < len(options) else None
+
+
+def answer_form(where: str, rows: Iterable[tuple[Sequence[str], str]]) -> str:
+    """Return how answers say which option is right: as most rows can be read.
+
+    Args:
+        where: The file, for messages.
+        rows: Options and answer of some rows.
+
+    Raises:
+        DataError: They can be read in two ways that do not say the same.
+
+    >>> answer_form("a.csv", [(["1", "2"], "0"), (["1", "2"], "1")])
+    'number'
+    """
+    fits, places = dict.fromkeys(FORMS, 0), {form: list[int | None]() for form in FORMS}
+    for options, answer in rows:
+        for form in FORMS:
+            place = place_of(answer, options, form)
+            places[form].append(place)
+            fits[form] += place is not None
+    best = max(fits, key=fits.__getitem__)
+    for form in FORMS:
+        if fits[form] == fits[best] and places[form] != places[best]:
+            raise DataError(
+                f"{where}: the answers can be read in two ways, {FORMS[best]} and {FORMS[form]}, and these do not say "
+                "the same: write letters, such as A for the first of the choices"
+            )
+    return best
+
+
+def answer_fault(answer: str, options: Sequence[str], form: str) -> str:
+    """Return what is wrong with an answer that stands for none of the options."""
+    said = repr(answer.strip()[:_SHOWN])
+    if form == "text":
+        return f"the answer {said} is not among the {plural(len(options), 'choice')}: write it as it stands there"
+    ends = "0 to " + str(len(options) - 1) if form == "number" else "A to " + chr(64 + len(options))
+    return f"the answer {said} is outside the {plural(len(options), 'choice')}, which are {ends}"
+
+
+def choices_fault(value: str | None, own: str, last: str) -> str | None:
+    """Return what is wrong with the options of a conversation, or None.
+
+    Args:
+        value: JSON; empty for a conversation without options.
+        own: The column's name, for messages.
+        last: The last message of the conversation.
+
+    >>> choices_fault('["red", "green"]', "choices", "red")
+    >>> choices_fault('["red"]', "choices", "red")
+    "there is one option in 'choices': a choice is among two or more"
+    """
+    if not (value or "").strip():
+        return None
+    options = options_in(value)
+    if options is None:
+        python = " (of pandas, write the table with to_json(..., lines=True))" * (value or "").startswith(
+            "['"
+        )
+        return f"{own!r} is {_WANTED}{python}"
+    if len(options) < 2:
+        return f"there is {'one' if options else 'no'} option in {own!r}: a choice is among two or more"
+    if len(options) > MOST_OPTIONS:
+        return f"there are {len(options):,} options in {own!r}: {MOST_OPTIONS} at most have a letter"
+    texts = [option.strip() for option in options]
+    if "" in texts:
+        return f"option {1 + texts.index('')} in {own!r} is empty"
+    twice = next((text for at, text in enumerate(texts) if text in texts[:at]), None)
+    if twice is not None:
+        return f"the option {twice[:_SHOWN]!r} is in {own!r} twice: a text is right or wrong"
+    if last.strip() not in texts:
+        return f"the answer {last.strip()[:_SHOWN]!r} is not among the {plural(len(options), 'choice')} in {own!r}"
+    return None
