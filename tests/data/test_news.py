@@ -69,7 +69,7 @@ def test_from_files(tmp_path: Path) -> None:
 
 def test_an_article_becomes_a_conversation(tmp_path: Path) -> None:
     (tmp_path / "tech").mkdir()
-    (tmp_path / "tech" / "001.txt").write_text("A headline\n\nOne, two.\n\nThree.\n")
+    (tmp_path / "tech" / "001.txt").write_text("A headline\n\nOne, two. Three.\n\nFour.\n")
     (tmp_path / "tech" / "002.txt").write_text("Another\n\nFour.\n")
     data = load_data("bbc-chats", tmp_path)
     assert data.task == "chat"

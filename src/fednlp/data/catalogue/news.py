@@ -19,6 +19,7 @@ _PAIRED = ("text", "text_pair", "label", "topic", "file")
 _ASKED = ("messages", "topic", "file")
 _CORE = re.compile(r"\w(.*\w)?", re.DOTALL)
 """A word without the marks around it."""
+_SENTENCES = re.compile(r"(?<=[.!?])\s")
 _MARKS = {",": "COMMA", ";": "COMMA", ":": "COMMA", ".": "PERIOD", "!": "PERIOD", "?": "QUESTION"}
 _LEAD = 2
 
@@ -69,17 +70,15 @@ def matched(articles: Iterable[Located]) -> Iterator[Located]:
 
 
 def asked(articles: Iterable[Located]) -> Iterator[Located]:
-    """Yield each article as a conversation: a user asks for the headline of its first paragraph, and gets it."""
+    """Yield each article as a conversation: a user asks for the headline by its first sentence, and gets it."""
     for place, row in articles:
         if isinstance(row, Fault):
             yield place, row
             continue
         text, topic, file = row
         headline, *rest = _paragraphs(str(text))
-        turns = (
-            ("user", f"Write the headline of this report.\n\n{''.join(rest[:1])}"),
-            ("assistant", headline),
-        )
+        first = _SENTENCES.split(" ".join(rest[:1]), maxsplit=1)[0]
+        turns = (("user", f"Write the headline of this report.\n\n{first}"), ("assistant", headline))
         messages = [{"role": role, "content": content} for role, content in turns]
         yield place, (json.dumps(messages, ensure_ascii=False), topic, file)
 
