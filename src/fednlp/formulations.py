@@ -10,7 +10,8 @@ one thing it holds JSON:
 ``tags``       ``["B-ORG", "O", "..."]``, one a word
 ``answers``    ``[{"text": "in 1912", "start": 57}]``, character positions in the context
 ``references`` ``["one summary", "another"]``, for scoring; ``target`` is what is trained on
-``messages``   ``[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]``
+``messages``   ``[{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello"}]``; of a
+               pair those before the two answers
 ``choices``    ``["Hello", "Goodbye"]``, one of which is the last message
 ``score``      a number
 =============  ============================================================================
@@ -20,12 +21,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
-from pydantic import PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
+from pydantic import Field, PlainSerializer, ValidatorFunctionWrapHandler, WrapValidator
 
-from fednlp.option_types import Count, Decay, Fraction, PositiveInt
+from fednlp.option_types import Count, Decay, Fraction, PositiveFloat, PositiveInt
 from fednlp.plugins import is_own
 
-Kind = Literal["class", "score", "tags", "answers", "text", "messages", "none"]
+Kind = Literal["class", "score", "tags", "answers", "text", "messages", "pairs", "none"]
 
 
 @dataclass(frozen=True)
@@ -193,6 +194,19 @@ TASKS: Mapping[str, Formulation] = {
             "choices": list[Literal["text", "letter", "generation"]],
             "scorer": Literal["rouge", "bleu"],
             "metric": _METRIC,
+        },
+    ),
+    "preference": Formulation(
+        "fednlp.tasks.preference:Preference",
+        Schema(("messages", "chosen", "rejected"), None, "pairs"),
+        purpose="to give answers that are preferred in conversations",
+        pipeline="text-generation",
+        head="CausalLM",
+        options={
+            "chat_template": str,
+            "max_new_tokens": PositiveInt,
+            "beta": PositiveFloat,
+            "label_smoothing": Annotated[float, Field(ge=0, lt=0.5)],
         },
     ),
     "causal-lm": Formulation(

@@ -54,11 +54,6 @@ ASKED = {
         "Anna NOUN\nsleeps VERB\n\n" * 9,
         "if these are words and their tags, call it .conll",
     ),
-    "preferences": (
-        "a.jsonl",
-        lines(lambda t, x: {"prompt": t, "chosen": x, "rejected": "no"}),
-        'preferences, of which fednlp can learn the chosen replies alone: say columns = {source = "prompt"',
-    ),
     "words as numbers": (
         "a.jsonl",
         lines(lambda t, x: {"tokens": t.split(), "ner_tags": [0] * 5}),

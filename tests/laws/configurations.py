@@ -268,6 +268,18 @@ TASKS: dict[str, Configuration] = {
         "decoder",
         deployed="refused",
     ),
+    "preferences": Configuration(
+        {
+            "task": {"name": "preference", "chat_template": _CHAT, "label_smoothing": 0.1},
+            "model.peft": _LORA,
+            "client.gradient_accumulation_steps": 2,
+            "client.per_device_train_batch_size": 4,
+            "evaluation.federated": True,
+        },
+        "preferences",
+        "decoder",
+        deployed="rounded",
+    ),
     "translation": _simulated(
         {
             "model": {

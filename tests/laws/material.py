@@ -34,6 +34,12 @@ def chosen(rng: random.Random) -> dict[str, Any]:
     return {"question": " ".join(sentence(rng)[:4]), "choices": options, "answer": rng.choice(options)}
 
 
+def preferred(rng: random.Random) -> dict[str, Any]:
+    """Return a prompt and two answers, of which the one that begins with a name is chosen."""
+    words = [" ".join(sentence(rng)[:4]) for _ in range(3)]
+    return {"prompt": words[0], "chosen": f"anna {words[1]}", "rejected": f"word1 {words[2]}"}
+
+
 ROWS: dict[str, Row] = {
     "tagged": tagged,
     "asked": asked,
@@ -43,6 +49,7 @@ ROWS: dict[str, Row] = {
     "spoken": spoken,
     "chats": answered,
     "choices": chosen,
+    "preferences": preferred,
 }
 """How an example of each kind is drawn; ``texts`` is the kind of :func:`tests.conftest.example_rows`."""
 _TASKS = {"texts": "text-classification", "paired": "text-classification"}

@@ -158,37 +158,74 @@ def as_chats(rows: Rows, messages: str | None = None, options: Options | None = 
     if layout is None:
         return rows
     made = ["messages", *(["choices"] if options is not None else [])]
+    of = [*layout.columns, *(options.columns if options is not None else ())]
+    roles = {layout.turns: "messages"} if layout.turns else {}
+    roles |= {options.choices: "choices"} if options else {}
+    what = ("chats", json.dumps([layout.columns, *([repr(options)] if options else [])]))
+    return with_made_columns(rows, made, of, roles, what, lambda names: _converter(names, layout, options))
+
+
+Maker = Callable[[Sequence[str]], Callable[[Row], Sequence[str] | Fault]]
+"""Names of columns -> what makes the new values of a row, or says what is wrong with it."""
+
+
+def with_made_columns(
+    rows: Rows,
+    made: Sequence[str],
+    of: Sequence[str],
+    roles: Mapping[str, str],
+    what: Sequence[str],
+    maker: Maker,
+) -> Rows:
+    """Return rows whose first columns are made of others, in place of these and of the system's message.
+
+    Args:
+        made: Their names.
+        of: The columns that they are made of.
+        roles: What these are for, by their own names.
+        what: Names the way in the cache.
+    """
 
     def new_names(there: Sequence[str]) -> list[str]:
-        gone = {*layout.columns, *made, *_system(there), *(options.columns if options is not None else ())}
+        gone = {*of, *made, *_system(there)}
         return [*made, *(name for name in there if name not in gone)]
 
-    def read(roles: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
-        given = {name: role for name, role in roles.items() if name not in made}
-        lists = {layout.turns: "messages"} if layout.turns else {}
-        there, placed = rows.read(given | lists | ({options.choices: "choices"} if options else {}))
-        convert = _converter(there, layout, options)
+    def read(given: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
+        there, placed = rows.read(
+            {**{name: role for name, role in given.items() if name not in made}, **roles}
+        )
+        make = maker(there)
         kept = [there.index(name) for name in new_names(there)[len(made) :]]
 
         def row(found: Row | Fault) -> Row | Fault:
-            cells = found if isinstance(found, Fault) else convert(found)
+            cells = found if isinstance(found, Fault) else make(found)
             return cells if isinstance(cells, Fault) else [*cells, *(found[at] for at in kept)]  # type: ignore[index]
 
         return new_names(there), ((at, row(found)) for at, found in placed)
 
-    what = (*rows.what, "chats", json.dumps([layout.columns, *([repr(options)] if options else [])]))
-    return replace(rows, what=what, names=lambda: new_names(rows.names()), read=read)
+    return replace(rows, what=(*rows.what, *what), names=lambda: new_names(rows.names()), read=read)
 
 
 def _system(names: Sequence[str]) -> list[str]:
     return [name for name in names if name.strip().casefold() in ("system", "system_prompt")][:1]
 
 
+def with_system(messages: list[Message], names: Sequence[str], row: Row) -> list[Message]:
+    """Return messages that begin with that of the row's column ``system``, if there is one and they have none.
+
+    Args:
+        names: Of the row's columns.
+    """
+    opening = [row[names.index(name)] or "" for name in _system(names)]
+    if opening and opening[0].strip() and not (messages and messages[0]["role"] == "system"):
+        return [{"role": "system", "content": opening[0]}, *messages]
+    return messages
+
+
 def _converter(
     names: Sequence[str], layout: _Layout, options: Options | None
 ) -> Callable[[Row], list[str] | Fault]:
     """Return what makes the cells of a row: its messages, JSON, and its options where there are any."""
-    system = [names.index(name) for name in _system(names)]
     places = [names.index(name) for name in layout.columns]
     chosen = None if options is None else _chosen(names, options)
 
@@ -197,7 +234,7 @@ def _converter(
         if isinstance(answer, Fault):
             return answer
         if layout.turns:
-            found = _turns(row[places[0]], layout.turns)
+            found = turns_of(row[places[0]], layout.turns)
             if isinstance(found, Fault):
                 return found
             if answer is not None:
@@ -217,10 +254,10 @@ def _converter(
             question = "\n\n".join(text for text in asked if text.strip())
             reply = reply if answer is None else answer
             found = [{"role": "user", "content": question}, {"role": "assistant", "content": reply}]
-        opening = [row[at] or "" for at in system]
-        if opening and opening[0].strip() and not (found and found[0]["role"] == "system"):
-            found = [{"role": "system", "content": opening[0]}, *found]
-        return [json.dumps(found, ensure_ascii=False), *([] if choices is None else [choices])]
+        return [
+            json.dumps(with_system(found, names, row), ensure_ascii=False),
+            *([] if choices is None else [choices]),
+        ]
 
     return convert
 
@@ -243,7 +280,7 @@ def _chosen(names: Sequence[str], options: Options) -> Callable[[Row], tuple[str
     return choose
 
 
-def _turns(value: str | None, own: str) -> list[Message] | Fault:
+def turns_of(value: str | None, own: str) -> list[Message] | Fault:
     """Return the messages of a list in whatever words, or what is wrong with it."""
     wanted = f'{own!r} is no list of messages such as [{{"role": "user", "content": "..."}}]'
     try:
@@ -283,9 +320,12 @@ def conversation_fault(value: str) -> str | None:
     >>> conversation_fault('[{"role": "assistant", "content": "Hello"}]')
     'message 1 is of the assistant, and a conversation begins with the user'
     """
-    found = _turns(value, "messages")
-    if isinstance(found, Fault):
-        return found.message
+    found = turns_of(value, "messages")
+    return found.message if isinstance(found, Fault) else messages_fault(found)
+
+
+def messages_fault(found: Sequence[Message]) -> str | None:
+    """Return what is wrong with messages as :func:`conversation_fault` does."""
     turns = found[1:] if found and found[0]["role"] == "system" else found
     first = 1 + len(found) - len(turns)
     if turns and turns[0]["role"] == "assistant":

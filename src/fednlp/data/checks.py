@@ -192,6 +192,7 @@ _JUDGES: Mapping[str, Callable[[Mapping[str, str], Mapping[str, int]], Judge]] =
     "answers": _answers,
     "text": _text,
     "messages": _messages,
+    "pairs": _none,  # as they were made (fednlp.data.preferences)
     "none": _none,
 }
 

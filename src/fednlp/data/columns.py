@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from fednlp.data.chats import chat_columns
+from fednlp.data.preferences import PAIR, pair_columns
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
 from fednlp.formulations import TASKS
@@ -170,6 +171,8 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
             f"{where}: the columns fit {' and '.join(fitting)} alike: say which, such as "
             f'task.name = "{fitting[0]}"'
         )
+    if pair_columns(names, configured) is not None and not configured.keys() - {*PAIR}:
+        return "preference"
     chats = chat_columns(names, configured.get("messages"))
     if (
         chats is not None
@@ -218,15 +221,6 @@ _LAYOUTS: tuple[tuple[frozenset[str], str], ...] = (
     *(
         (frozenset({"context", "question", answer}), _ANSWERS)
         for answer in ("answer", "answer_text", "answer_start")
-    ),
-    (
-        frozenset({"prompt", "chosen", "rejected"}),
-        "preferences, of which fednlp can learn the chosen replies alone: say columns = "
-        '{source = "prompt", target = "chosen"} and task.name = "text-generation"',
-    ),
-    (
-        frozenset({"chosen", "rejected"}),
-        'preferences, of which fednlp can learn the chosen texts alone: say data.text = "chosen"',
     ),
     *(
         (frozenset(pair), f'words and tags: say columns = {{words = "{pair[0]}", tags = "{pair[1]}"}}')

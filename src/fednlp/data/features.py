@@ -97,6 +97,10 @@ class Features:
         changed[numbers] = values
         return replace(self, arrays={**self.arrays, column: changed})
 
+    def with_columns(self, columns: Mapping[str, np.ndarray]) -> "Features":
+        """Return the same features with further plain columns, or others in their place."""
+        return replace(self, arrays={**self.arrays, **columns})
+
     @classmethod
     def in_memory(cls, rows: Iterable[Mapping[str, Any]]) -> "Features":
         """Build features from rows in memory, as :func:`write_features` does on disk."""
@@ -150,10 +154,41 @@ def write_features(
         batches: Lists of rows from a task's ``encode``.
         progress: Told how many rows are done.
     """
+    return _made_whole(folder, lambda work: _write(work, batches, progress))
+
+
+def add_columns(features: Features, folder: Path, columns: Mapping[str, np.ndarray]) -> Features:
+    """Write features with further plain columns to a folder of their own, and open them.
+
+    Args:
+        features: On disk; their files are linked, or copied where the disk has no links.
+        folder: Replaced as a whole, once everything is written.
+        columns: int64 or float64, one value an example.
+    """
+    before = features.folder
+    assert before is not None
+
+    def write(work: Path) -> None:
+        meta = json.loads((before / "meta.json").read_text())
+        for name in meta["bytes"]:
+            try:
+                os.link(before / name, work / name)
+            except OSError:
+                shutil.copyfile(before / name, work / name)
+        for name, values in columns.items():
+            (work / f"{name}.bin").write_bytes(values.tobytes())
+            meta["columns"][name] = str(values.dtype)
+            meta["bytes"][f"{name}.bin"] = values.nbytes
+        (work / "meta.json").write_text(json.dumps(meta))
+
+    return _made_whole(folder, write)
+
+
+def _made_whole(folder: Path, write: Callable[[Path], None]) -> Features:
     folder.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        _write(work, batches, progress)
+        write(work)
         with locked(folder.with_name(f".{folder.name}.lock")):
             features = open_features(folder)
             if features is not None:  # another process was first: its features are the same

@@ -21,6 +21,7 @@ from fednlp.data.columns import (
     infer_task,
 )
 from fednlp.data.labels import mapped_labels
+from fednlp.data.preferences import PAIR, as_pairs, pair_columns, pairs_note
 from fednlp.data.profiling.label_issues import check_labels, is_missing_word
 from fednlp.data.profiling.unread_columns import check_unread
 from fednlp.data.readers.csv_files import Quoting, checked_delimiter
@@ -130,6 +131,8 @@ def load_data(
         task = task or opened.task or infer_task(*named_columns(opened.train), configured)
     if TASKS[task].schema.kind == "messages":
         opened = _with_messages(opened, configured.pop("messages", None), configured.pop("choices", None))
+    if TASKS[task].schema.kind == "pairs":
+        opened = _with_pairs(opened, {name: configured.pop(name) for name in PAIR if name in configured})
     train = stored(opened.train, view_of(opened.train, task, configured, on_invalid_row, unlabelled))
     test = None
     if opened.test is not None:
@@ -267,6 +270,28 @@ def _with_messages(opened: Opened, own: str | None, choices: str | None) -> Open
         test = as_chats(test, own, tested)
     notes = (*opened.notes, *said, *dict.fromkeys(one.note for one in (options, tested) if one is not None))
     return replace(opened, train=as_chats(opened.train, own, options), test=test, notes=notes)
+
+
+def _with_pairs(opened: Opened, own: Mapping[str, str]) -> Opened:
+    """Return data whose rows are pairs, with a note on what these were made of.
+
+    Args:
+        own: The user's own names of the columns of a pair.
+
+    Raises:
+        DataError: There are no such columns.
+    """
+    found = [
+        (rows, pair_columns(rows.names(), own)) for rows in (opened.train, opened.test) if rows is not None
+    ]
+    made = []
+    for rows, columns in found:
+        if columns is None:
+            needed = [own.get(name, name) for name in PAIR if name in own or name != "messages"]
+            check_columns(rows.names_at or rows.shown, rows.names(), *needed)
+        made.append(as_pairs(rows, columns or ()))
+    notes = (*opened.notes, pairs_note(found[0][1] or ()))
+    return replace(opened, train=made[0], test=made[1] if opened.test is not None else None, notes=notes)
 
 
 def _natural(name: str | None) -> str | None:

@@ -125,7 +125,7 @@ class TextData:
         texts: list[str] = self.column(split, self.text).take(np.asarray(numbers, dtype=np.int64)).to_pylist()
         if self.schema.kind == "tags":
             return [" ".join(json.loads(text)) for text in texts]
-        if self.schema.kind == "messages":
+        if "messages" in self.schema.inputs:
             return [dialogue(text) for text in texts]
         return texts
 

@@ -7,7 +7,10 @@ from fednlp.formatting.safe_text import clean as clean
 _STEPS = (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _CLOCK = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
 _ENERGY = (("MJ", 1e6), ("kJ", 1e3), ("J", 1.0))
-_PLAIN_METRICS = ("loss", "perplexity", "bleu", "mse", "log_likelihood")
+_PLAIN_METRICS = (
+    *("loss", "perplexity", "bleu", "mse", "log_likelihood"),
+    *("reward_margin", "chosen_log_likelihood", "rejected_log_likelihood"),
+)
 _CORRELATIONS = ("mcc", "pearson", "spearman")
 
 DASH = "–"
@@ -50,6 +53,8 @@ def metric_title(metric: str) -> str:
         "bleu": "BLEU",
         "mse": "MSE",
         "log_likelihood": "log-likelihood of a token",
+        "chosen_log_likelihood": "log-likelihood of a token, chosen",
+        "rejected_log_likelihood": "log-likelihood of a token, rejected",
         "pearson": "Pearson",
         "spearman": "Spearman",
     }

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fednlp.data.columns import check_columns, configured_columns
+from fednlp.data.preferences import pair_columns, pair_maker
 from fednlp.data.readers.json_files import as_text
 from fednlp.data.records import read_records
+from fednlp.data.store import Fault
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
 from fednlp.formulations import TASKS, Schema, formulation_of
@@ -79,6 +81,9 @@ def rows_of_file(
     given, name = dict(extra_columns or {}), trained.task.name
     _require_columns(given)
     columns, records, delimiter = read_records(path, _own_columns(trained))
+    pairs = pair_columns(columns, _own_columns(trained)) if _schema(name).kind == "pairs" else None
+    if pairs is not None and text is None:
+        return InputRows(columns, _prompts(columns, pairs, records, given.get("system", "")), delimiter)
     own = _columns(trained, str(path), columns, text, given)
     first = _first(name)
 
@@ -97,6 +102,29 @@ def rows_of_file(
             )
 
     return InputRows(columns, rows(), delimiter)
+
+
+def _prompts(
+    columns: Sequence[str],
+    pairs: Sequence[str],
+    records: Iterable[tuple[str, Mapping[str, Any]]],
+    system: str,
+) -> Iterator[tuple[Mapping[str, Any], Row]]:
+    """Yield each record with the prompt of its pair.
+
+    Args:
+        pairs: The columns of a pair.
+        records: After their locations.
+
+    Raises:
+        DataError: One is no pair.
+    """
+    make = pair_maker(pairs)(columns)
+    for where, record in records:
+        found = make([as_text(record.get(name)) for name in columns])
+        if isinstance(found, Fault):
+            raise DataError(f"{where}: {found.message}")
+        yield record, {"messages": _asked(found[0], system)}
 
 
 def _require_columns(columns: Mapping[str, str]) -> None:
@@ -124,7 +152,7 @@ def _first(task: str) -> str:
 
 def _further(task: str) -> list[str]:
     schema = _schema(task)
-    if schema.kind == "messages":
+    if "messages" in schema.inputs:
         return ["system"]
     return [
         name for name in (*schema.inputs, *schema.optional) if name not in (_first(task), "references", "id")
@@ -172,11 +200,11 @@ def _row_of(task: str, text: str, extra_columns: Mapping[str, str]) -> Row:
     if strange:
         known = f"there is {', '.join(allowed)}" if allowed else "there is none"
         raise DataError(f"--with {strange[0]}: {task} has no such column besides {first}: {known}")
+    if "messages" in schema.inputs:
+        return {first: _asked(text, extra_columns.get("system", ""))}
     lacking = [name for name in schema.inputs if name != first and name not in extra_columns]
     if lacking:
         raise DataError(f"{task} needs {lacking[0]} too: add --with {lacking[0]}=TEXT")
-    if schema.kind == "messages":
-        return {first: _asked(text, extra_columns.get("system", ""))}
     row: Row = {first: text, **extra_columns}
     if schema.kind == "tags":
         words = _words(text)

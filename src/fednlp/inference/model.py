@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from fednlp.tasks.base import Predictions, Row, Task
 from fednlp.tasks.label_scores import defined_together
 from fednlp.training.batches import evaluation_batches
 from fednlp.training.kernels.onednn import use_onednn
+from fednlp.training.reference import has_reference, reference_columns
 from fednlp.training.worker_spec import pick_device
 
 _AT_SITE = "at a site"
@@ -50,6 +52,7 @@ class Trained:
         task: The task as it was trained.
         model: The model, in evaluation mode, on ``device``.
         device: Where the model computes.
+        starting: Loads the model that the run began with.
     """
 
     experiment: Experiment
@@ -58,6 +61,7 @@ class Trained:
     model: nn.Module
     tokenizer: Any
     device: torch.device
+    starting: Callable[[], nn.Module]
 
     def encode(self, rows: Iterable[Row]) -> list[dict[str, Any]]:
         """Return the features of rows, truncated as in training."""
@@ -69,6 +73,18 @@ class Trained:
         section = self.experiment.model
         readable = longest_text(self.tokenizer.name_or_path, self.tokenizer) - virtual_tokens(section.peft)
         return min(section.max_length, readable)
+
+    def with_reference(self, features: Features) -> Features:
+        """Return features with what the run's starting model says of them, where the task compares with it.
+
+        Raises:
+            RunError: That model has changed since.
+        """
+        if not has_reference(self.task):
+            return features
+        model = self.starting().to(self.device)
+        numbers = np.arange(len(features))
+        return features.with_columns(reference_columns(self.task, model, features, numbers, self.device))
 
     def replies(self, rows: Sequence[Row]) -> list[str]:
         """Return the answer to the last message of each conversation."""
@@ -175,14 +191,15 @@ def open_trained(
     computes = device_for(experiment.runtime, device)
     adapted = client is not None and experiment.model.peft is not None
     if adapted and not run.is_at_site:
-        model = _adapted_model(run, experiment, made).to(computes).eval()
+        model = _starting_model(run, experiment, made).to(computes).eval()
     else:
         model = _saved_model(kept, experiment, made).to(computes).eval()
     if not own:
         load_client(run, experiment, model, client)
     if experiment.runtime.onednn is True:
         use_onednn(model)
-    return Trained(experiment, known["task"], made, model, load_tokenizer(source), computes)
+    starting = partial(_starting_model, run, experiment, made)
+    return Trained(experiment, known["task"], made, model, load_tokenizer(source), computes, starting)
 
 
 def device_for(runtime: Runtime, chosen: str | None = None) -> torch.device:
@@ -233,10 +250,16 @@ def _saved_model(folder: Path, experiment: Experiment, task: Task) -> nn.Module:
     return with_saved_prompt(model, folder)
 
 
-def _adapted_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
-    """Load the starting model of a run with separate adapters, which those of a client replace."""
+def _starting_model(run: RunDir, experiment: Experiment, task: Task) -> nn.Module:
+    """Load the starting model of a run, with separate adapters if it has any.
+
+    Raises:
+        RunError: It has changed since.
+    """
+    if run.is_at_site:
+        return start_model(experiment, str(run.start), task)
     source = trained_source(experiment)
     model = start_model(experiment, source, task)
-    found = start_fingerprints(experiment, model, load_tokenizer(source))
+    found = start_fingerprints(experiment, model, load_tokenizer(source), task)
     check_start(run, experiment, run.read_json("environment.json"), found, lambda text: None)
     return model

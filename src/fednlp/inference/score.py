@@ -208,6 +208,7 @@ def _scored(
     with tempfile.TemporaryDirectory() as scratch:
         batches = row_batches(table, columns)
         features = write_features(Path(scratch) / "features", (trained.encode(rows) for rows in batches))
+        features = trained.with_reference(features)
         if probabilities is None:
             outcomes = trained.predict(features, on_progress)
         else:

@@ -13,7 +13,7 @@ from fednlp.reports.read import Run, read_file, trivial_baseline
 from fednlp.tasks.intervals import wilson
 
 _FEWEST_TESTS = 30
-_COUNTED = ("accuracy", "exact_match")
+_COUNTED = ("accuracy", "exact_match", "preference_accuracy")
 """Metrics that are a share of examples, for which there is an interval; but not of words and tokens."""
 _OF_WORDS = ("token-classification", "causal-lm", "masked-lm", "text-generation", "chat")
 _SMALL_STEPS = 1e-3

@@ -178,7 +178,7 @@ def _start(
 ) -> tuple[nn.Module, dict[str, str]]:
     """Return the model that a run starts from, and its fingerprints."""
     model = start_model(experiment, components.source, components.task, callback.log)
-    return model, start_fingerprints(experiment, model, components.tokenizer)
+    return model, start_fingerprints(experiment, model, components.tokenizer, components.task)
 
 
 def _with_algorithm(

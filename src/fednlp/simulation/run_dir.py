@@ -125,6 +125,11 @@ class RunDir:
         return not self.partition.exists() and (self.model.is_dir() or self.own_model.is_dir())
 
     @property
+    def start(self) -> Path:
+        """The folder of the model that came to a site, where this is the folder of a federation that it joined."""
+        return self.folder / "start"
+
+    @property
     def own_model(self) -> Path:
         """The folder of a site's own model, where this is the folder of a federation that the machine has joined."""
         return self.folder / "own"

@@ -16,6 +16,7 @@ from fednlp.simulation.facts import computed_on
 from fednlp.simulation.run_dir import RunDir
 from fednlp.tasks.base import Task
 from fednlp.training.model_layout import layout_of
+from fednlp.training.reference import has_reference
 from fednlp.training.worker_spec import adapters_of, personal_names, pick_device
 
 _NOT_OURS = {"_name_or_path", "transformers_version", "dtype", "torch_dtype"}
@@ -48,16 +49,18 @@ def start_model(
     )
 
 
-def start_fingerprints(experiment: Experiment, model: nn.Module, tokenizer: Any) -> dict[str, str]:
+def start_fingerprints(
+    experiment: Experiment, model: nn.Module, tokenizer: Any, task: Task
+) -> dict[str, str]:
     """Return a fingerprint of each part that a resumed run reads again, by a readable name of the part.
 
     Of the model's tensors these are the frozen ones and the first values of personal ones. The checkpoint holds the
-    shared tensors.
+    shared tensors; a task that compares with the model of round 0 needs their first values too.
 
     Args:
         experiment: Resolved.
     """
-    saved = [entry.name for entry in trained_layout(experiment, model).entries]
+    saved = [] if has_reference(task) else [entry.name for entry in trained_layout(experiment, model).entries]
     targets = target_tokenizer(tokenizer.name_or_path)
     return {
         "frozen and personal weights": _of_tensors(model, saved),

@@ -40,7 +40,7 @@ from fednlp.simulation.protection import protect
 from fednlp.simulation.rounds import tokens_of_clients
 from fednlp.simulation.run_dir import RunDir, remedy, require_space, saving
 from fednlp.simulation.summary import summary_of
-from fednlp.simulation.workers import worker_spec
+from fednlp.simulation.workers import with_references, worker_spec
 from fednlp.tasks import generation_of
 from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
@@ -96,6 +96,7 @@ def open_run(
         np.save(directory.test_numbers, components.data.test_numbers)
         kept = {"keeps": list(method.keeps), "personal_model": method.personal_model}
         directory.write_json("algorithm.json", {"name": method.name, **kept})
+    components = with_references(experiment, components, model, callback.log)
     spec = worker_spec(experiment, components, directory.partition, directory.test_numbers, directory.records)
     personal = personal_names(model, spec.train, spec.federated, spec.peft)
     adapters = adapters_of(model, spec.peft, spec.federated)

@@ -9,18 +9,52 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
+from fednlp.clock import DATA, timed
 from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES
+from fednlp.data.features import Features
 from fednlp.errors import RunError
 from fednlp.federated.aggregators.noisy_mean import NoisyMean
 from fednlp.federated.algorithm import Algorithm
 from fednlp.partition import Partition
-from fednlp.simulation.components import RunComponents, as_tested, build_components
+from fednlp.simulation.components import Log, RunComponents, as_tested, build_components
 from fednlp.simulation.configured_algorithm import attacked, build_algorithm
+from fednlp.simulation.start_model import start_model
 from fednlp.training.local_training import LocalTraining
+from fednlp.training.reference import has_reference, with_reference
 from fednlp.training.worker import ClientWorker
-from fednlp.training.worker_spec import WorkerSpec, load_model
+from fednlp.training.worker_spec import WorkerSpec, load_model, pick_device
+
+
+@timed(DATA)
+def with_references(
+    experiment: Experiment, components: RunComponents, model: nn.Module, log: Log
+) -> RunComponents:
+    """Return a run's components with what its starting model says of the examples, where the task asks for it.
+
+    Args:
+        experiment: Resolved.
+        model: That the run begins with.
+        log: Told before it is computed.
+
+    Raises:
+        RunError: The disk is full, or the cache cannot be written.
+    """
+    if not has_reference(components.task):
+        return components
+    runtime, data, peft = experiment.runtime, components.data, experiment.model.peft
+    device = pick_device(runtime.device, runtime.workers_per_gpu, runtime.gpu_mapping)
+
+    def made(features: Features, numbers: np.ndarray) -> Features:
+        return with_reference(components.task, model, features, numbers, device, peft, log)
+
+    if components.test.folder == components.train.folder:
+        both = made(components.train, np.concatenate([data.train_numbers, data.test_numbers]))
+        return replace(components, train=both, test=both)
+    train, test = made(components.train, data.train_numbers), made(components.test, data.test_numbers)
+    return replace(components, train=train, test=test)
 
 
 def worker_spec(
@@ -95,6 +129,8 @@ def _as_found_here(spec: WorkerSpec, experiment: Experiment) -> tuple[WorkerSpec
     components = build_components(experiment, _say_nothing)
     partition = build_partition(experiment, components.data, _say_nothing)
     components = as_tested(experiment, components, partition)
+    model = start_model(experiment, components.source, components.task)
+    components = with_references(experiment, components, model, _say_nothing)
     folder = Path(tempfile.mkdtemp(prefix="fednlp-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     np.save(folder / "test-numbers.npy", components.data.test_numbers)

@@ -51,6 +51,9 @@ class Task(Protocol):
       folder;
     - ``replies(model, rows, tokenizer, max_length, device)`` returns the text that answers each row, in place of
       predictions;
+    - ``reference(model, features, number, device)`` returns what the model that a run begins with says of an example,
+      fractions by the names of columns: they are computed once, of each example alone, and the features that are
+      trained and tested on have these columns (:mod:`fednlp.training.reference`);
     - ``draws_inputs``, a class variable, is True where :meth:`collate` draws what a model reads anew each time, so that
       nothing computed of it is worth keeping;
     - ``num_sums``, ``sums`` and ``metrics_of_sums`` are for metrics that are functions of sums over examples, which

@@ -151,10 +151,15 @@ class Chat(LanguageModeling):
             ) from None
         return text
 
-    def tokens(self, messages: Sequence[dict[str, str]], tokenizer: Any) -> tuple[list[int], np.ndarray]:
+    def tokens(
+        self, messages: Sequence[dict[str, str]], tokenizer: Any, first: int = 0
+    ) -> tuple[list[int], np.ndarray]:
         """Return the token ids of a conversation, and which of them are learnt, bool.
 
         A token that holds the end of a prompt and the beginning of its answer is learnt.
+
+        Args:
+            first: No message before that of this number is learnt.
 
         Raises:
             ModelError: The template writes the beginning of a conversation in another way than the whole, so that
@@ -171,7 +176,7 @@ class Chat(LanguageModeling):
         ids, (starts, stops) = encoded["input_ids"], np.array(encoded["offset_mapping"]).reshape(-1, 2).T
         special, learnt = np.isin(ids, tokenizer.all_special_ids), np.zeros(len(ids), dtype=bool)
         for number, message in enumerate(messages):
-            if message["role"] != "assistant":
+            if message["role"] != "assistant" or number < first:
                 continue
             begin = self.rendered(messages[:number], tokenizer, answer=True)
             upto = self.rendered(messages[: number + 1], tokenizer)
@@ -230,7 +235,7 @@ class Chat(LanguageModeling):
             given = messages = json.loads(row["messages"] or "[]")
             ids, learnt = self.tokens(messages, tokenizer)
             start, lost, whole = 0, 0, len(ids)
-            while len(ids) > max_length and (shorter := _without_first(messages)) is not None:
+            while len(ids) > max_length and (shorter := without_first_exchange(messages)) is not None:
                 messages = shorter
                 ids, learnt = self.tokens(messages, tokenizer)
             if len(ids) > max_length:
@@ -515,7 +520,7 @@ def _own_template(tokenizer: Any) -> str:
     return str(template)
 
 
-def _without_first(messages: Sequence[dict[str, str]]) -> list[dict[str, str]] | None:
+def without_first_exchange(messages: Sequence[dict[str, str]]) -> list[dict[str, str]] | None:
     """Return a conversation without its first exchange; None where it is the only one. The system's message stays."""
     opening = [message for message in messages[:1] if message["role"] == "system"]
     rest = messages[len(opening) + 2 :]

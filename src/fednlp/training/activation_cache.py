@@ -9,7 +9,7 @@ that a full disk and ``runtime.cache_activations = false`` change no bit of a re
 import hashlib
 import inspect
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -35,27 +35,37 @@ def activation_cache_folder(prefix: FrozenPrefix, cache: Path) -> Path:
             the number of threads and oneDNN all count, since each may change the last bits.
         cache: The cache folder.
     """
+    further: list[Any] = [len(prefix.blocks)]
+    onednn = any(isinstance(module, OneDnnLinear) for block in prefix.blocks for module in block.modules())
+    digest = digest_of_model(prefix.owner.config, prefix.tensors(), further + ["onednn"] * onednn)
+    return cache / "states" / digest
+
+
+def digest_of_model(config: Any, tensors: Mapping[str, Tensor], further: Sequence[Any] = ()) -> str:
+    """Return a digest of all that decides the last bits of what a model, or a part of one, computes here.
+
+    Args:
+        config: The model's configuration.
+        tensors: Its parameters and buffers, by name.
+        further: JSON values that count too.
+    """
     import transformers
 
-    tensors = prefix.tensors()
-    config: Any = prefix.owner.config
     about = {name: value for name, value in config.to_dict().items() if name not in _OF_THE_HEAD}
     device = next(iter(tensors.values())).device.type
     digest = hashlib.sha256()
     identity = [
         about,
         getattr(config, "_attn_implementation", None),
-        len(prefix.blocks),
+        list(further),
         [torch.__version__, transformers.__version__],
         [device, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads()],
         [[name, list(tensor.shape), str(tensor.dtype)] for name, tensor in tensors.items()],
     ]
     digest.update(json.dumps(identity, sort_keys=True, default=str).encode())
-    if any(isinstance(module, OneDnnLinear) for block in prefix.blocks for module in block.modules()):
-        digest.update(b"onednn")
     for tensor in tensors.values():
         digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return cache / "states" / digest.hexdigest()
+    return digest.hexdigest()
 
 
 class ActivationCache:

@@ -113,6 +113,7 @@ def _no_data(task: str, labels: Sequence[str]) -> TextData:
         "words": '["none"]',
         "tags": '["O"]',
         "answers": "[]",
+        "messages": '[{"role": "user", "content": "none"}]',
     }
     table = pa.table({name: pa.array([row[name]], pa.string()) for name in schema.needed})
     columns, none = {name: name for name in schema.needed}, _NO_NUMBERS

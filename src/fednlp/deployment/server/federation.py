@@ -104,7 +104,7 @@ class Federation:
         experiment = self.experiment
         components = self._components or server_components(experiment, log)
         model = start_model(experiment, components.source, components.task, log)
-        start = start_fingerprints(experiment, model, components.tokenizer)
+        start = start_fingerprints(experiment, model, components.tokenizer, components.task)
         if directory.partition.is_file():
             check_start(directory, experiment, directory.read_json("environment.json"), start, log)
         else:

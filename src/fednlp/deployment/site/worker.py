@@ -20,7 +20,7 @@ from fednlp.federated.message import message_bytes
 from fednlp.partition import OneClient
 from fednlp.simulation.components import Log, RunComponents, build_components
 from fednlp.simulation.start_model import start_model
-from fednlp.simulation.workers import client_algorithm, worker_spec
+from fednlp.simulation.workers import client_algorithm, with_references, worker_spec
 from fednlp.tasks import agreed_fields
 from fednlp.training.worker import ClientWorker
 
@@ -89,10 +89,11 @@ def open_work(folder: Path, policy: SitePolicy, setup: Setup, log: Log) -> SiteW
     components = build_components(experiment, log, data)
     _compare(setup, components)
     np.save(folder / "no-tests.npy", np.zeros(0, dtype=np.int64))
-    spec = worker_spec(experiment, components, folder / "partition", folder / "no-tests.npy", folder / RECORD)
     model = start_model(
         experiment, components.source, components.task
     )  # as the server: it is written as there
+    components = with_references(experiment, components, model, log)
+    spec = worker_spec(experiment, components, folder / "partition", folder / "no-tests.npy", folder / RECORD)
     own = OneClient(setup.client, setup.clients, data.train_numbers, data.test_numbers)
     worker = ClientWorker(spec, model, client_algorithm(experiment, setup.clients), own)
     labels = None
