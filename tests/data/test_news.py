@@ -96,6 +96,21 @@ def test_t0_is_conversations_by_template(tmp_path: Path) -> None:
         load_data("t0", tmp_path)
 
 
+def test_pairs_of_hh_rlhf(tmp_path: Path) -> None:
+    """A pair that is none is said with its row, or left out."""
+    path, asked = tmp_path / "test.jsonl", "\n\nHuman: Hi\n\nAssistant:"
+    pairs = [(f"{asked} Hello {number}", f"{asked} Go {number}") for number in range(6)]
+    pairs.append((f"{asked} Same", f"{asked} Same"))
+    lines = [json.dumps({"chosen": one, "rejected": other}) + "\n" for one, other in pairs]
+    path.write_text("".join(lines))
+    with pytest.raises(DataError, match=r"row 7: 'chosen' and 'rejected' are equal"):
+        load_data("hh-harmless", tmp_path)
+    data = load_data("hh-harmless", tmp_path, on_invalid_row="drop")
+    assert data.task == "preference"
+    assert len(data.train) == 6
+    assert data.train["chosen"].to_pylist()[0].startswith("Hello")
+
+
 def test_an_empty_article_is_named(tmp_path: Path) -> None:
     (tmp_path / "tech").mkdir()
     (tmp_path / "tech" / "001.txt").write_text("  \n")

@@ -303,7 +303,7 @@ def _table(
 
 def reader_rows(
     path: Path,
-    reader: Callable[..., Iterator[Row]],
+    reader: Callable[..., Iterator[Row | Fault]],
     columns: Sequence[str],
     *,
     known: str | None = None,
@@ -333,7 +333,7 @@ def reader_rows(
     )
 
 
-def located(path: Path, read: Callable[[], Iterator[Row]]) -> Iterator[Located]:
+def located(path: Path, read: Callable[[], Iterator[Row | Fault]]) -> Iterator[Located]:
     """Yield a reader's rows with their numbers; there is at least one.
 
     Raises:

@@ -1,14 +1,15 @@
-"""Conversations, or what becomes one: a prompt and its completion."""
+"""Conversations and pairs of answers, or what becomes one: a prompt and its completion, and two dialogues."""
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from fednlp.data.catalogue.entries import Opener, files
+from fednlp.data.preferences import PAIR, pair_maker
 from fednlp.data.readers.json_files import json_lines, string_at
-from fednlp.data.store import Row
+from fednlp.data.store import Fault, Row
 
-_T0 = ("messages", "template")
+_SIDES = ("chosen", "rejected")
 
 
 def _prompted(path: Path) -> Iterator[Row]:
@@ -24,7 +25,21 @@ def _prompted(path: Path) -> Iterator[Row]:
         yield json.dumps(messages, ensure_ascii=False), string_at(item, "template", where)
 
 
+def _preferred(path: Path) -> Iterator[Row | Fault]:
+    """Read pairs of dialogues.
+
+    Raises:
+        DataError: A line lacks one of the two.
+    """
+    make = pair_maker(_SIDES)(_SIDES)
+    for number, item in json_lines(path):
+        yield make([string_at(item, side, f"{path}:{number}") for side in _SIDES])
+
+
 CHATS: dict[str, Opener] = {
-    "t0": Opener(files(["t0_294_templates.jsonl", "t0_294_templates.jsonl.gz"], [], _prompted, _T0)),
+    "t0": Opener(files(["t0_294_templates.jsonl"], [], _prompted, ("messages", "template"))),
+    "hh-harmless": Opener(
+        files(["train.jsonl"], ["test.jsonl", "harmless-base.test.jsonl"], _preferred, PAIR)
+    ),
 }
-"""The data sets of conversations."""
+"""The data sets of conversations and preferences."""

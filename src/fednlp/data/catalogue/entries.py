@@ -8,7 +8,7 @@ from typing import Literal
 from fednlp.data.files import joined_rows, reader_rows
 from fednlp.data.readers.hf_datasets import hub_rows
 from fednlp.data.readers.parallel import COLUMNS, parallel
-from fednlp.data.store import Row, Rows, file_identity
+from fednlp.data.store import Fault, Row, Rows, file_identity
 from fednlp.errors import DataError, MissingDependency
 from fednlp.hubs.archives import PinnedArchive
 
@@ -17,7 +17,7 @@ Pair = tuple[Rows, Rows | None]
 Part = tuple[str, Rows]
 """A name, such as that of a domain, and some of its rows."""
 FromFolder = Callable[[Path], Pair | None]
-Reader = Callable[..., Iterator[Row]]
+Reader = Callable[..., Iterator[Row | Fault]]
 Way = Literal["package index", "hub", "path"]
 
 
