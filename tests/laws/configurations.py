@@ -179,7 +179,13 @@ MODELS_OF_CLIENTS: dict[str, Configuration] = {
     ),
     "flora": Configuration({"model.peft": _RANKS | {"averaging": "flora"}}),
     "flexlora": Configuration({"model.peft": _RANKS | {"averaging": "flexlora"}}),
-    "hetlora": Configuration({"model.peft": _RANKS | {"averaging": "hetlora"}}),
+    "hetlora": Configuration(
+        {
+            "model.peft": _RANKS | {"averaging": "hetlora"},
+            "cohort": {"name": "power-of-choice", "candidates": 4},
+            "clients_per_round": 2,
+        }
+    ),
     "prompt tuning": Configuration({"model.peft": {"method": "prompt-tuning", "num_virtual_tokens": 3}}),
     "clients at once": _simulated({"model.peft": _LORA, "runtime.clients_at_once": 3}),
     "cross-client evaluation": Configuration({"evaluation.cross_client_evaluation": True, **_SGD}),

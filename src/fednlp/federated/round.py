@@ -264,7 +264,13 @@ def late(algorithm: Algorithm, layout: Layout, request: TrainRequest, before: in
     Args:
         before: How many clients had delivered before it.
     """
-    down = bytes_down(algorithm.downlink, layout, vectors=len(algorithm.receives))
+    down = bytes_down(
+        algorithm.downlink,
+        layout,
+        vectors=len(algorithm.receives),
+        adapters=algorithm.uplink.adapters,
+        client=request.client,
+    )
     reason = f"{LATE}: {before} clients had delivered before it (rounds.over_selection)"
     return ClientResult(request.client, request.weight, error=reason, bytes_down=down)
 

@@ -8,7 +8,7 @@ from pydantic import Field, JsonValue, field_validator
 
 from fednlp.config.sections.base import with_options
 from fednlp.errors import ConfigError, ModelError
-from fednlp.federated.adapters import features, problems
+from fednlp.federated.adapters import features, problems, ranks_of
 from fednlp.formulations import TASKS, option_types
 from fednlp.models.selection_spec import layer_places
 from fednlp.section import Feature, Section
@@ -114,5 +114,10 @@ class Model(Section):
             if self.peft is not None:
                 check_peft(self.peft)
                 yield from (f"[model.peft] {problem}" for problem in problems(self.peft))
+                if experiment.client.finetune_steps and ranks_of(self.peft):
+                    yield (
+                        "client.finetune_steps trains the server's whole model further, and [model.peft] ranks gives "
+                        "clients a part of it: leave one of the two out"
+                    )
         except ModelError as error:
             yield str(error)

@@ -131,6 +131,7 @@ def features() -> tuple[Feature, ...]:
             "whole_model": "cuts a whole model to each client's rank",
             "one_vector": "pads the update alone",
             "nothing_kept": "gives each client a model of its own rank",
+            "fixed_labels": "cuts the model that clients train, and none that labels texts",
         },
         {"plain_steps": "gives clients different models"},
         given=lambda e: bool(ranks_of(e.model.peft)),

@@ -268,13 +268,15 @@ def client_loss(worker: ClientWorker, request: LossRequest, vectors: Vectors) ->
 
     A client that fails is reported, not raised.
     """
-    client, number, x, trainer = request.client, request.round, vectors[MODEL], worker.trainer
+    client, number, trainer = request.client, request.round, worker.trainer
+    x = worker.algorithm.uplink.adapters.start(worker.layout, vectors[MODEL], client)
     worker.forget()
     examples, record = worker.partition.train(client), trainer.record(client, number - 1)
     down = trainer.down(record)
     try:
         init = trainer.init(client, number - 1, x)
-        loss = trainer.local(client, examples, number, x, init).loss(x)
+        with worker.scaled(client):
+            loss = trainer.local(client, examples, number, x, init).loss(x)
     except Exception as error:
         return ClientLoss(client, raised(error), 0.0, 0, *down)
     if not math.isfinite(loss):
