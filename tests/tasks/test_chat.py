@@ -247,6 +247,12 @@ def test_a_template_is_needed_that_ends_answers_and_stays_as_it_begins(folder: P
 LAYOUTS: dict[str, dict[str, Any]] = {
     "openai": {"messages": conversation([("hello", "hi")])},
     "sharegpt": {"conversations": [{"from": "human", "value": "hello"}, {"from": "gpt", "value": "hi"}]},
+    "parts": {
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "hel"}, {"type": "text", "text": "lo"}]},
+            {"role": "assistant", "content": [{"type": "text", "text": "hi"}], "weight": 1},
+        ]
+    },
     "alpaca": {"instruction": "hello", "input": "", "output": "hi"},
     "dolly": {"instruction": "hello", "context": "", "response": "hi"},
     "completion": {"prompt": "hello", "completion": "hi"},
@@ -285,6 +291,15 @@ WRONG = {
     ),
     '[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}, {"role": "user", "content": "z"}]': (
         "the last of 3 messages is of the user"
+    ),
+    '[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]': (
+        "message 1 has a part of type 'image_url', and only text is read"
+    ),
+    '[{"role": "user", "content": "x"}, {"role": "assistant", "content": null, "tool_calls": [{"id": "1"}]}]': (
+        "message 2 calls a tool, and only text is read"
+    ),
+    '[{"role": "user", "content": "x"}, {"role": "assistant", "content": "y", "weight": 0}]': (
+        "message 2 has a weight of 0, and every answer is learnt"
     ),
     '[{"role": "user"}]': "message 1 has no role and content that are texts",
     "hello": "is no list of messages",

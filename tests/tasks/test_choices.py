@@ -305,6 +305,58 @@ def test_questions_with_options_become_chats_in_each_form(form: str, layout: str
     assert any(said in note for note in data.notes)
 
 
+OTHER_WORDS: dict[str, Callable[[str, list[str], int], dict[str, Any]]] = {
+    "arc": lambda question, options, gold: {
+        "question": question,
+        "choices": {"text": options, "label": list("1234"[: len(options)])},
+        "answerKey": "1234"[gold],
+    },
+    "openbookqa": lambda question, options, gold: {
+        "question_stem": question,
+        "choices": [{"text": text, "label": "ABCD"[at]} for at, text in enumerate(options)],
+        "answerKey": "ABCD"[gold],
+    },
+    "mmlu": lambda question, options, gold: {
+        "question": question,
+        **dict(zip("ABCD", [*options, "", ""], strict=False)),
+        "answer": "ABCD"[gold],
+    },
+    "hellaswag": lambda question, options, gold: {"ctx": question, "endings": options, "label": str(gold)},
+}
+
+
+@pytest.mark.parametrize("layout", OTHER_WORDS)
+def test_questions_in_other_words_are_found_by_themselves(layout: str, tmp_path: Path) -> None:
+    rows = [OTHER_WORDS[layout](*question) | {"system": "be brief"} for question in QUESTIONS]
+    if layout == "mmlu":
+        import csv
+
+        path = tmp_path / "choices.csv"
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        path = written(tmp_path / "choices.jsonl", rows)
+    data = load_data(path=path, test_fraction=None)
+    assert (data.task, data.train.column_names) == ("chat", ["messages", "choices"])
+    for made, (question, options, gold) in zip(data.train.to_pylist(), QUESTIONS, strict=True):
+        assert json.loads(made["choices"]) == options
+        system, *turns = json.loads(made["messages"])
+        assert system == {"role": "system", "content": "be brief"}
+        assert turns == json.loads(row(question, options, gold)["messages"] or "")
+    assert any(note.startswith("question, choices, answer are made of") for note in data.notes)
+
+
+def test_a_label_that_no_option_has_is_named_with_its_line(tmp_path: Path) -> None:
+    rows = [OTHER_WORDS["arc"](*question) for question in QUESTIONS]
+    rows[2]["answerKey"] = "D"
+    with pytest.raises(
+        DataError, match=r"choices.jsonl:3: the answer 'D' is none of the options' labels, 1, 2, 3"
+    ):
+        load_data(path=written(tmp_path / "choices.jsonl", rows))
+
+
 def test_a_conversation_may_end_with_an_option_and_others_have_none(tmp_path: Path) -> None:
     rows = [{"messages": json.loads(one["messages"] or ""), "choices": None} for one in ROWS]
     for one, (_, options, _) in zip(rows, QUESTIONS, strict=False):

@@ -11,12 +11,21 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from fednlp.data.choices import FORMS, answer_fault, answer_form, options_in, place_of
+from fednlp.data.choices import (
+    FORMS,
+    QUESTION,
+    answer_fault,
+    answer_form,
+    options_in,
+    place_of,
+    question_columns,
+    question_maker,
+)
 from fednlp.data.store import Fault, Located, Row, Rows
 from fednlp.formatting.units import plural
 
 _ROLES = {
-    **dict.fromkeys(("system",), "system"),
+    **dict.fromkeys(("system", "developer"), "system"),
     **dict.fromkeys(("user", "human", "prompter"), "user"),
     **dict.fromkeys(("assistant", "gpt", "model", "bot", "chatgpt"), "assistant"),
 }
@@ -145,6 +154,20 @@ def options_beside(rows: Rows, messages: str | None = None, choices: str | None 
     return Options(column, answer, answer_form(rows.names_at or rows.shown, pairs))
 
 
+def as_questions(rows: Rows) -> tuple[Rows, str]:
+    """Return rows whose questions with options are in the columns that others are in, and a note on what these were.
+
+    Rows without a layout of :func:`fednlp.data.choices.question_columns` stay as they are, without a note.
+    """
+    columns = question_columns(rows.names())
+    if columns is None:
+        return rows, ""
+    roles = {columns[1]: "choices"} if len(columns) == len(QUESTION) else {}
+    what = ("questions", json.dumps(columns))
+    note = f"{', '.join(QUESTION)} are made of {', '.join(columns)}"
+    return with_made_columns(rows, QUESTION, columns, roles, what, question_maker(columns)), note
+
+
 def as_chats(rows: Rows, messages: str | None = None, options: Options | None = None) -> Rows:
     """Return rows whose conversations are in the column ``messages``, in place of the columns that they were in.
 
@@ -177,7 +200,7 @@ def with_made_columns(
     what: Sequence[str],
     maker: Maker,
 ) -> Rows:
-    """Return rows whose first columns are made of others, in place of these and of the system's message.
+    """Return rows whose first columns are made of others, in place of these; messages take the system's in.
 
     Args:
         made: Their names.
@@ -187,7 +210,7 @@ def with_made_columns(
     """
 
     def new_names(there: Sequence[str]) -> list[str]:
-        gone = {*of, *made, *_system(there)}
+        gone = {*of, *made, *(_system(there) if "messages" in made else [])}
         return [*made, *(name for name in there if name not in gone)]
 
     def read(given: Mapping[str, str]) -> tuple[Sequence[str], Iterator[Located]]:
@@ -292,6 +315,10 @@ def turns_of(value: str | None, own: str) -> list[Message] | Fault:
     messages: list[Message] = []
     for number, turn in enumerate(found, 1):
         role, content = _said(turn) if isinstance(turn, dict) else (None, None)
+        if isinstance(turn, dict) and (fault := _unread(turn, number, content)) is not None:
+            return Fault(fault)
+        if isinstance(content, list):
+            content = "".join(part["text"] for part in content)
         if not isinstance(role, str) or not isinstance(content, str):
             return Fault(f"{wanted}: message {number} has no role and content that are texts")
         if role.strip().casefold() not in _ROLES:
@@ -300,6 +327,21 @@ def turns_of(value: str | None, own: str) -> list[Message] | Fault:
             )
         messages.append({"role": _ROLES[role.strip().casefold()], "content": content})
     return messages
+
+
+def _unread(turn: Mapping[str, Any], number: int, content: Any) -> str | None:
+    """Return what a message has that is not read, or None: calls of tools, a weight of 0, or parts that are no text."""
+    if turn.get("tool_calls") or turn.get("function_call"):
+        return f"message {number} calls a tool, and only text is read"
+    if turn.get("weight") in (0, "0"):
+        return (
+            f"message {number} has a weight of 0, and every answer is learnt: end the conversation before it"
+        )
+    for part in content if isinstance(content, list) else []:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind != "text" or not isinstance(part.get("text"), str):
+            return f"message {number} has a part of type {str(kind)[:_SHOWN]!r}, and only text is read"
+    return None
 
 
 def _said(turn: Mapping[str, Any]) -> tuple[Any, Any]:

@@ -7,8 +7,9 @@ message of its conversation.
 import json
 import re
 import string
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from fednlp.data.store import Fault, Row
 from fednlp.errors import DataError
 from fednlp.formatting.units import plural
 
@@ -21,6 +22,14 @@ FORMS: Mapping[str, str] = {
 }
 """How a column may say which option is right."""
 _NUMBER = re.compile(r"(\d{1,9})(\.0+)?", re.ASCII)
+QUESTION = ("question", "choices", "answer")
+"""The columns of a question with options."""
+_LAYOUTS = (
+    ("question", "choices", "answerkey"),
+    ("question_stem", "choices", "answerkey"),
+    ("ctx", "endings", "label"),
+)
+"""Other names of these columns, in lower case: ARC's and CommonsenseQA's, OpenBookQA's, HellaSwag's."""
 _SHOWN = 40
 _WANTED = 'no list of texts such as ["red", "green"]'
 
@@ -38,6 +47,83 @@ def options_in(value: str | None) -> list[str] | None:
     if not isinstance(found, list) or any(type(one) not in (str, int, float) for one in found):
         return None
     return [one if isinstance(one, str) else json.dumps(one) for one in found]
+
+
+def question_columns(names: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the columns of a question, its options and its answer, as a file has them in other words than we do.
+
+    Options may be columns of their own, which have the names of their letters.
+
+    >>> question_columns(["id", "question", "choices", "answerKey"])
+    ('question', 'choices', 'answerKey')
+    >>> question_columns(["question", "A", "B", "C", "answer"])
+    ('question', 'A', 'B', 'C', 'answer')
+    >>> question_columns(["question", "choices", "answer"])
+    """
+    own = {name.strip().casefold(): name for name in reversed(names)}
+    letters: list[str] = []
+    while len(letters) < MOST_OPTIONS and string.ascii_lowercase[len(letters)] in own:
+        letters.append(string.ascii_lowercase[len(letters)])
+    lettered = [] if len(letters) < 2 or "choices" in own else [("question", *letters, "answer")]
+    found = next((layout for layout in (*_LAYOUTS, *lettered) if {*layout} <= own.keys()), None)
+    return None if found is None else tuple(own[name] for name in found)
+
+
+def question_maker(
+    columns: Sequence[str],
+) -> Callable[[Sequence[str]], Callable[[Row], tuple[str, str, str] | Fault]]:
+    """Return what makes the columns :data:`QUESTION` of rows.
+
+    Options with labels, ``{"text": ["red", "green"], "label": ["1", "2"]}``, become a list of texts, and the label of
+    the right one becomes its letter.
+
+    Args:
+        columns: From :func:`question_columns`.
+
+    >>> question_maker(["q", "A", "B", "answer"])(["q", "A", "B", "answer"])(["Colour?", "red", "green", "B"])
+    ('Colour?', '["red", "green"]', 'B')
+    """
+
+    def maker(names: Sequence[str]) -> Callable[[Row], tuple[str, str, str] | Fault]:
+        places = [names.index(name) for name in columns]
+
+        def convert(row: Row) -> tuple[str, str, str] | Fault:
+            question, *options, answer = (row[at] or "" for at in places)
+            if len(options) > 1:
+                while options and not options[-1].strip():
+                    options.pop()
+                return question, json.dumps(options, ensure_ascii=False), answer
+            labelled = _labelled(options[0])
+            if labelled is None:
+                return question, options[0], answer
+            texts, labels = labelled
+            if answer.strip() and answer.strip() not in labels:
+                wanted = ", ".join(labels)[:_SHOWN]
+                return Fault(
+                    f"the answer {answer.strip()[:_SHOWN]!r} is none of the options' labels, {wanted}"
+                )
+            letter = string.ascii_uppercase[labels.index(answer.strip())] if answer.strip() else ""
+            return question, json.dumps(texts, ensure_ascii=False), letter
+
+        return convert
+
+    return maker
+
+
+def _labelled(value: str) -> tuple[list[str], list[str]] | None:
+    """Return the texts and labels of options; None where a cell does not hold both."""
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(found, list) and all(isinstance(one, dict) for one in found):
+        found = {key: [one.get(key) for one in found] for key in ("text", "label")}
+    if not isinstance(found, dict):
+        return None
+    texts, labels = (options_in(json.dumps(found.get(key))) for key in ("text", "label"))
+    if not texts or labels is None or not len(texts) == len(labels) <= MOST_OPTIONS:
+        return None
+    return texts, [label.strip() for label in labels]
 
 
 def place_of(answer: str, options: Sequence[str], form: str) -> int | None:

@@ -6,6 +6,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 from fednlp.data.chats import chat_columns
+from fednlp.data.choices import question_columns
 from fednlp.data.preferences import PAIR, pair_columns
 from fednlp.errors import DataError
 from fednlp.formatting.suggestions import did_you_mean
@@ -180,6 +181,8 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
         and not {*_LABELS} & {*_lower(names)} - {"answer"}
     ):
         return "chat"
+    if question_columns(names) is not None and not configured:
+        return "chat"
     if (advice := _known_layout(names, configured)) is not None:
         raise TaskUnknown(f"{where}: {advice}")
     if _fits("causal-lm", names, configured):
@@ -190,6 +193,7 @@ def infer_task(where: str, names: Sequence[str], configured: Mapping[str, str]) 
     needs = "; ".join(
         f"{task} needs {listed(TASKS[task].schema.needed)}" for task in (*_GUESSED, "causal-lm")
     )
+    needs += "; chat needs messages, or columns called such as question and answer"
     raise TaskUnknown(
         f"{where}: no task fits, {there_are(names)}: {needs}; say which is which in [data], such as "
         'text = "body" and label = "team", or columns = {source = "dialogue", target = "summary"} (--text, --label and '

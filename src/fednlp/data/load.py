@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from fednlp.data.catalogue import CATALOGUE, Opened, entry
-from fednlp.data.chats import as_chats, chat_columns, options_beside
+from fednlp.data.chats import as_chats, as_questions, chat_columns, options_beside
 from fednlp.data.checks import OnInvalidRow, named_columns, view_of
 from fednlp.data.columns import (
     MissingColumns,
@@ -257,6 +257,11 @@ def _with_messages(opened: Opened, own: str | None, choices: str | None) -> Open
         own: The user's own name of the column of messages.
         choices: The user's own name of the column of options.
     """
+    asked = ""
+    if own is None and choices is None:
+        train, asked = as_questions(opened.train)
+        test = opened.test and as_questions(opened.test)[0]
+        opened = replace(opened, train=train, test=test)
     columns = chat_columns(opened.train.names(), own) or ("messages",)
     said = () if columns == ("messages",) else (f"messages are made of {' and '.join(columns)}",)
     if choices is not None:
@@ -268,6 +273,7 @@ def _with_messages(opened: Opened, own: str | None, choices: str | None) -> Open
         if options is not None and tested is not None and options.answer == tested.answer:
             tested = options  # which are read alike
         test = as_chats(test, own, tested)
+    said = (asked, *said) if asked else said
     notes = (*opened.notes, *said, *dict.fromkeys(one.note for one in (options, tested) if one is not None))
     return replace(opened, train=as_chats(opened.train, own, options), test=test, notes=notes)
 
