@@ -1,12 +1,13 @@
 """What is read once from a mapped file is let go, and nothing is lost by it."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from fednlp.data.features import release_pages, row_batches
+from fednlp.data.features import open_features, release_pages, row_batches, write_features
 
 
 def mapped(path: Path, batches: int) -> Any:
@@ -49,3 +50,19 @@ def test_nothing_is_lost(tmp_path: Path) -> None:
         assert [row for batch in row_batches(found, {"t": "text"}) for row in batch] == [
             {"t": text} for text in expected["text"]
         ]
+
+
+@pytest.mark.parametrize(
+    "meta", ["", "[]", '"x"', "{}", '{"version": %d}', '{"version": %d, "bytes": []}', "[" * 9999]
+)
+def test_features_that_cannot_be_read_are_made_anew(meta: str, tmp_path: Path) -> None:
+    def rows() -> list[list[dict[str, Any]]]:
+        return [[{"input_ids": [1, 2, 3], "label": 0}, {"input_ids": [4], "label": 1}]]
+
+    folder = tmp_path / "made"
+    write_features(folder, rows())
+    version = json.loads((folder / "meta.json").read_text())["version"]
+    (folder / "meta.json").write_text(meta.replace("%d", str(version)))
+    assert open_features(folder) is None
+    found = write_features(folder, rows())
+    assert found.ragged("input_ids", 0).tolist() == [1, 2, 3]

@@ -26,7 +26,7 @@ from fednlp.federated.message import message_bytes
 from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
-from fednlp.federated.sums import ExactSum, weight_unit
+from fednlp.federated.sums import LARGEST, ExactSum, NonFiniteUpdate, weight_unit
 from fednlp.federated.transform_spec import parse_chain
 from fednlp.federated.transforms import RngKey, make_chain
 from fednlp.federated.update import Update
@@ -497,3 +497,17 @@ def test_models_know_what_the_rules_do_to_the_base() -> None:
     assert {name for name, rule in RULES.items() if rule.moves_base} == {*MOVED_BASE}
     assert FIXED_A in RULES
     assert not list(problems({"method": "lora"}))
+
+
+def test_an_update_that_its_weight_would_take_beyond_the_sum_is_not_added() -> None:
+    """HetLoRA multiplies by a norm, which is the client's own doing: 2^20 is the most that a sum holds."""
+    there, x = layout(), begun(layout(), 0)
+    adapters = the("hetlora")
+    for size, fits in ((1.0, True), (10.0, True), (1000.0, False), (2.0**20, False), (math.inf, False)):
+        update = torch.full((there.numel,), size)
+        if fits:
+            factor = adapters.weight(there, x, update)
+            assert 0 < factor * size <= LARGEST
+            continue
+        with pytest.raises(NonFiniteUpdate, match="its update is too large to be multiplied by"):
+            adapters.weight(there, x, update)

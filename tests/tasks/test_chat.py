@@ -15,7 +15,7 @@ from fednlp.data import load_data
 from fednlp.data.chats import conversation_fault
 from fednlp.data.features import Features
 from fednlp.errors import DataError, ModelError
-from fednlp.tasks.chat import Chat
+from fednlp.tasks.chat import Chat, shortened
 from fednlp.training.batches import passes
 from fednlp.training.local import _shares
 
@@ -322,3 +322,66 @@ def test_a_conversation_that_cannot_be_learnt_is_named_and_left_out_on_request(
         load_data(path=path, test_fraction=None)
     data = load_data(path=path, test_fraction=None, on_invalid_row="drop")
     assert (len(data.train_numbers), data.dropped) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    ["{{ 1 / 0 }}", "{{ 'a' + 1 }}", "{% for n in range(10 ** 9) %}{% endfor %}", "{{ 'a' * 9999999 }}"],
+)
+def test_a_template_that_fails_or_writes_very_much_is_refused(wrong: str, folder: Path) -> None:
+    with pytest.raises(
+        ModelError, match=r"its chat template (refuses messages|writes (9|10),\d+,\d+ characters)"
+    ):
+        Chat.build([], fresh(folder, CHATML + wrong))
+
+
+def test_a_template_that_is_silent_about_an_answer_is_refused(folder: Path) -> None:
+    silent = ANSWER_ALONE.replace("== 'assistant'", "== 'assistant' and m['content'] != 'c'").replace(
+        "{% else %}", "{% elif m['role'] == 'user' %}"
+    )
+    tokenizer = fresh(folder, silent)
+    task = Chat.build([], tokenizer)
+    features_of(task, tokenizer, [conversation([("a", "b")])])
+    with pytest.raises(ModelError, match="writes nothing of the answer"):
+        features_of(task, tokenizer, [conversation([("a", "c")])])
+
+
+@settings(max_examples=40, deadline=None)
+@given(said=exchanges, system=st.sampled_from(["", "be brief"]), length=st.integers(1, 200))
+def test_as_few_exchanges_as_can_be_are_left_out(
+    said: list[tuple[str, str]], system: str, length: int
+) -> None:
+    def characters(messages: list[dict[str, str]]) -> int:
+        return sum(len(message["content"]) for message in messages)
+
+    whole = conversation(said, system)
+    found = shortened(whole, length, characters)
+    opening = whole[: len(whole) - 2 * len(said)]
+    every = [[*opening, *conversation(said[first:])] for first in range(len(said))]
+    assert found == next((one for one in every if characters(one) <= length), every[-1])
+
+
+def test_a_conversation_of_thousands_of_exchanges_is_written_few_times(folder: Path) -> None:
+    tokenizer = fresh(folder, CHATML)
+    task, times = Chat.build([], tokenizer), 0
+    write = tokenizer.apply_chat_template
+
+    def counted(*given: Any, **options: Any) -> Any:
+        nonlocal times
+        times += 1
+        return write(*given, **options)
+
+    tokenizer.apply_chat_template = counted
+    features = features_of(task, tokenizer, [conversation([("a", "b")] * 1000)], 200)
+    assert times < 50
+    assert len(features.ragged("input_ids", 0)) <= 200
+    assert int(features.values("cut_exchanges")[0]) > 900
+
+
+def test_an_option_without_a_token_is_refused(folder: Path) -> None:
+    """It would be the likeliest of all: the sum over no tokens is 0."""
+    tokenizer = fresh(folder, CHATML.replace("m['content']", "m['content'].replace('x', '')"))
+    task = Chat.build([], tokenizer)
+    row = {"messages": json.dumps(conversation([("a", "b")])), "choices": json.dumps(["x", "b"])}
+    with pytest.raises(ModelError, match="the answer 'x' has no token, so that it has no likelihood"):
+        task.encode([row], tokenizer, 64)

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fednlp.data import load_data
+from fednlp.data.choices import answer_fault
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, DataError
 from fednlp.tasks.chat import Chat
@@ -440,3 +441,7 @@ def test_a_score_that_is_not_computed_is_refused(case: str, tokenizer: Any) -> N
     options, why = REFUSED[case]
     with pytest.raises(ConfigError, match=why):
         Chat.build([], tokenizer, chat_template=TEMPLATE, **options)
+
+
+def test_an_answer_outside_very_many_options_is_told_too() -> None:
+    assert answer_fault("Z", ["a"] * 1_200_000, "letter").endswith("the 1,200,000 choices, which are A to Z")

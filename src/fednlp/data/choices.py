@@ -180,7 +180,8 @@ def answer_fault(answer: str, options: Sequence[str], form: str) -> str:
     said = repr(answer.strip()[:_SHOWN])
     if form == "text":
         return f"the answer {said} is not among the {plural(len(options), 'choice')}: write it as it stands there"
-    ends = "0 to " + str(len(options) - 1) if form == "number" else "A to " + chr(64 + len(options))
+    last = min(len(options), MOST_OPTIONS) - 1
+    ends = f"0 to {len(options) - 1}" if form == "number" else f"A to {string.ascii_uppercase[last]}"
     return f"the answer {said} is outside the {plural(len(options), 'choice')}, which are {ends}"
 
 

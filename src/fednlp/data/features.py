@@ -128,17 +128,19 @@ def _pieces(column: list[Any]) -> tuple[list[np.ndarray], list[int] | None]:
 
 
 def open_features(folder: Path) -> Features | None:
-    """Open a folder of features, or return None where it is absent or was cut short."""
+    """Open a folder of features, or return None where it is absent, was cut short or cannot be read."""
     try:
         meta = json.loads((folder / "meta.json").read_text())
         if meta["version"] != _VERSION:
             return None
         if any((folder / name).stat().st_size != size for name, size in meta["bytes"].items()):
             return None
-    except (OSError, ValueError, KeyError):
+        arrays = {
+            name: _mapped(folder / f"{name}.bin", _TYPES[kind]) for name, kind in meta["columns"].items()
+        }
+        offsets = {name: _mapped(folder / f"{name}.offsets", np.int64) for name in meta["ragged"]}
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
-    arrays = {name: _mapped(folder / f"{name}.bin", _TYPES[kind]) for name, kind in meta["columns"].items()}
-    offsets = {name: _mapped(folder / f"{name}.offsets", np.int64) for name in meta["ragged"]}
     return Features(folder, arrays, offsets)
 
 

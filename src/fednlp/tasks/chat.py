@@ -1,7 +1,8 @@
 """Chats: a decoder learns the answers of conversations, in the words of its tokenizer's chat template."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -11,6 +12,7 @@ from torch import nn
 
 from fednlp.data.features import Features
 from fednlp.errors import ConfigError, ModelError
+from fednlp.formatting.units import plural
 from fednlp.tasks import choices as options_of
 from fednlp.tasks.base import Batch, Predictions, Row
 from fednlp.tasks.blocks import vocabulary_of
@@ -35,6 +37,9 @@ _CUTS: Mapping[str, str] = {
     "cut_options": "the beginning of the question that lists its options",
 }
 """What a conversation may lose, by the feature that says so."""
+_MOST_ADDED, _MOST_TIMES = 1 << 20, 16
+"""Characters that a template may write besides, and how many for each character of a conversation."""
+_SHOWN = 40
 
 
 @dataclass(frozen=True)
@@ -134,10 +139,8 @@ class Chat(LanguageModeling):
             answer: Whether the assistant's next message is to begin at its end.
 
         Raises:
-            ModelError: The template refuses it.
+            ModelError: The template refuses it, fails, or writes very much.
         """
-        from jinja2 import TemplateError
-
         try:
             text: str = tokenizer.apply_chat_template(
                 messages,
@@ -145,10 +148,16 @@ class Chat(LanguageModeling):
                 tokenize=False,
                 add_generation_prompt=answer,
             )
-        except TemplateError as error:
+        except Exception as error:  # a template is a program
             raise ModelError(
                 f"{tokenizer.name_or_path}: its chat template refuses messages: {error}"
             ) from None
+        said = sum(len(message["content"]) for message in messages)
+        if len(text) > _MOST_ADDED + _MOST_TIMES * said:
+            raise ModelError(
+                f"{tokenizer.name_or_path}: its chat template writes {len(text):,} characters where "
+                f"{plural(len(messages), 'message')} of {said:,} are said: give another as task.chat_template"
+            )
         return text
 
     def tokens(
@@ -165,14 +174,22 @@ class Chat(LanguageModeling):
             ModelError: The template writes the beginning of a conversation in another way than the whole, so that
                 answers have no place.
         """
+        return self._with_learnt(messages, *self._encoded(messages, tokenizer), tokenizer, first)
+
+    def _encoded(self, messages: Sequence[dict[str, str]], tokenizer: Any) -> tuple[str, Any]:
+        """Return a conversation as the template writes it, and its tokens with their places."""
         text = self.rendered(messages, tokenizer)
-        encoded = tokenizer(
+        return text, tokenizer(
             text,
             add_special_tokens=False,
             return_offsets_mapping=True,
             return_attention_mask=False,
             verbose=False,
         )
+
+    def _with_learnt(
+        self, messages: Sequence[dict[str, str]], text: str, encoded: Any, tokenizer: Any, first: int = 0
+    ) -> tuple[list[int], np.ndarray]:
         ids, (starts, stops) = encoded["input_ids"], np.array(encoded["offset_mapping"]).reshape(-1, 2).T
         special, learnt = np.isin(ids, tokenizer.all_special_ids), np.zeros(len(ids), dtype=bool)
         for number, message in enumerate(messages):
@@ -205,21 +222,22 @@ class Chat(LanguageModeling):
         """Return the token ids of a conversation up to the end of an answer to it, and how many are the answer's.
 
         The token that ends the answer is not among them. A token of both is the answer's.
+
+        Raises:
+            ModelError: The answer has no token.
         """
         begin = self.rendered(messages, tokenizer, answer=True)
-        whole = self.rendered([*messages, {"role": "assistant", "content": answer}], tokenizer)
-        encoded = tokenizer(
-            whole,
-            add_special_tokens=False,
-            return_offsets_mapping=True,
-            return_attention_mask=False,
-            verbose=False,
-        )
+        _, encoded = self._encoded([*messages, {"role": "assistant", "content": answer}], tokenizer)
         ids, stops = encoded["input_ids"], np.array([stop for _, stop in encoded["offset_mapping"]])
-        first = int(np.flatnonzero(stops > len(begin))[0])
+        first = int((stops <= len(begin)).sum())
         special = np.isin(ids, tokenizer.all_special_ids)
         special[:first] = False
         end = int(np.flatnonzero(special)[-1]) if special.any() else len(ids)
+        if end <= first:
+            raise ModelError(
+                f"{tokenizer.name_or_path}: the answer {answer[:_SHOWN]!r} has no token, so that it has no likelihood: "
+                "leave out the question with this option"
+            )
         return ids[:end], end - first
 
     def encode(self, rows: Iterable[Row], tokenizer: Any, max_length: int) -> list[dict[str, Any]]:
@@ -233,16 +251,19 @@ class Chat(LanguageModeling):
         encoded = []
         for row in rows:
             given = messages = json.loads(row["messages"] or "[]")
-            ids, learnt = self.tokens(messages, tokenizer)
-            start, lost, whole = 0, 0, len(ids)
-            while len(ids) > max_length and (shorter := without_first_exchange(messages)) is not None:
-                messages = shorter
-                ids, learnt = self.tokens(messages, tokenizer)
+            text, found = self._encoded(messages, tokenizer)
+            start, lost, whole = 0, 0, len(found["input_ids"])
+            if whole > max_length:
+                messages = shortened(
+                    messages, max_length, lambda some: len(self._encoded(some, tokenizer)[1]["input_ids"])
+                )
+                text, found = self._encoded(messages, tokenizer)
+            ids, learnt = self._with_learnt(messages, text, found, tokenizer)
+            answered = any(message["role"] == "assistant" for message in messages)
+            first = first_learnt(learnt, tokenizer) if answered else 0
             if len(ids) > max_length:
-                first = int(np.flatnonzero(learnt)[0])
-                start = min(
-                    len(ids) - max_length, first - 1
-                )  # a token of the prompt is read before the answer
+                # A token of the prompt is read before the answer.
+                start = max(0, min(len(ids) - max_length, first - 1))
                 lost = int(learnt[start + max_length :].sum())
                 ids, learnt = ids[start : start + max_length], learnt[start : start + max_length]
             features: dict[str, Any] = {"input_ids": ids, "learnt": learnt.astype(int).tolist()}
@@ -520,8 +541,38 @@ def _own_template(tokenizer: Any) -> str:
     return str(template)
 
 
-def without_first_exchange(messages: Sequence[dict[str, str]]) -> list[dict[str, str]] | None:
-    """Return a conversation without its first exchange; None where it is the only one. The system's message stays."""
+def shortened(
+    messages: list[dict[str, str]], max_length: int, length: Callable[[list[dict[str, str]]], int]
+) -> list[dict[str, str]]:
+    """Return a conversation without as few of its first exchanges as make it short enough, or its last one alone.
+
+    The system's message stays. The number is found by halving, since a conversation may have thousands of exchanges.
+
+    Args:
+        length: Returns the tokens of a conversation.
+
+    >>> messages = [{"role": role, "content": "a"} for role in ("user", "assistant") * 9]
+    >>> [len(shortened(messages, most, len)) for most in (18, 17, 6, 1)]
+    [18, 16, 6, 2]
+    """
     opening = [message for message in messages[:1] if message["role"] == "system"]
-    rest = messages[len(opening) + 2 :]
-    return [*opening, *rest] if rest else None
+
+    def without(exchanges: int) -> list[dict[str, str]]:
+        return [*opening, *messages[len(opening) + 2 * exchanges :]]
+
+    most = max(0, (len(messages) - len(opening) - 1) // 2)
+    return without(bisect_left(range(most), True, key=lambda cut: length(without(cut)) <= max_length))
+
+
+def first_learnt(learnt: np.ndarray, tokenizer: Any) -> int:
+    """Return the place of the first token that is learnt.
+
+    Raises:
+        ModelError: There is none.
+    """
+    if not learnt.any():
+        raise ModelError(
+            f"{tokenizer.name_or_path}: its chat template writes nothing of the answer of a conversation: give another "
+            "as task.chat_template"
+        )
+    return int(learnt.argmax())

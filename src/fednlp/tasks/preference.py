@@ -12,6 +12,7 @@ share of pairs that are taken to be the wrong way round (E. Mitchell, 2023, "A n
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fednlp.data.features import Features
 from fednlp.tasks.base import Batch, Predictions, Row
-from fednlp.tasks.chat import Chat, without_first_exchange
+from fednlp.tasks.chat import Chat, first_learnt, shortened
 from fednlp.tasks.inputs import ratio, to_device
 from fednlp.tasks.whole_sums import fraction, quotient, total_steps
 
@@ -60,11 +61,12 @@ class Preference(Chat):
         for row in rows:
             given = prompt = json.loads(row["messages"] or "[]")
             whole = sides = self._sides(prompt, row, tokenizer)
-            while _longest(sides) > max_length and (shorter := without_first_exchange(prompt)) is not None:
-                prompt = shorter
+            if _longest(sides) > max_length:
+                prompt = shortened(prompt, max_length, partial(self._length, row, tokenizer))
                 sides = self._sides(prompt, row, tokenizer)
             # A token of the prompt is read before the answer.
-            begin = max(0, min(_longest(sides) - max_length, *(_prompt_length(side) - 1 for side in sides)))
+            firsts = [first_learnt(learnt, tokenizer) for _, learnt in sides]
+            begin = max(0, min(_longest(sides) - max_length, min(firsts) - 1))
             kept = [(ids[begin:][:max_length], learnt[begin:][:max_length]) for ids, learnt in sides]
             encoded.append(
                 {
@@ -78,6 +80,9 @@ class Preference(Chat):
                 }
             )
         return encoded
+
+    def _length(self, row: Row, tokenizer: Any, prompt: list[dict[str, str]]) -> int:
+        return _longest(self._sides(prompt, row, tokenizer))
 
     def _sides(
         self, prompt: list[dict[str, str]], row: Row, tokenizer: Any
@@ -277,8 +282,3 @@ def _longest(sides: Sequence[tuple[list[int], np.ndarray]]) -> int:
 def _answers(sides: Sequence[tuple[list[int], np.ndarray]]) -> int:
     """Return the tokens of the answers."""
     return sum(int(learnt.sum()) for _, learnt in sides)
-
-
-def _prompt_length(side: tuple[list[int], np.ndarray]) -> int:
-    """Return how many tokens of a side come before its answer."""
-    return int(np.flatnonzero(side[1])[0])

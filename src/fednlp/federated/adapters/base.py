@@ -270,12 +270,24 @@ class Adapters:
         Args:
             x: The server's model, flat.
             update: What :meth:`arrived`.
+
+        Raises:
+            NonFiniteUpdate: The weighted update is beyond what the sum of updates can hold.
         """
+        from fednlp.federated.sums import LARGEST, NonFiniteUpdate
+
         began, moved = _named(layout, x), _named(layout, update)
         factors = [
             (pair, began[pair.a] + moved[pair.a], began[pair.b] + moved[pair.b]) for pair in self.pairs
         ]
-        return self.rule.weight(factors)
+        factor = self.rule.weight(factors)
+        low, high = (float(value) for value in update.aminmax())
+        if not factor * max(-low, high) <= LARGEST:
+            raise NonFiniteUpdate(
+                f"its update is too large to be multiplied by {factor:.3g}, its weight by {self.rule.name}: training "
+                "diverged"
+            )
+        return factor
 
     def check(self, layout: Layout) -> None:
         """Check that the server has what the rule is about.
