@@ -42,6 +42,11 @@ METHODS: dict[str, dict[str, Any]] = {
         "model.peft": {"method": "lora", "r": 2},
         "model.train": {"personal": "head"},
     },
+    "fedsa": {
+        "num_rounds": 1,
+        "clients_per_round": 8,
+        "model.peft": {"method": "lora", "r": 2, "averaging": "fedsa"},
+    },
     "exact": SHORT | {"model.peft": {"method": "lora", "r": 2, "averaging": "exact"}},
     "centralised": SHORT | {"algorithm.name": "centralised"},
 }
@@ -111,6 +116,14 @@ def own_accuracy(run: RunDir, client: int, folder: Path, out: Path) -> float:
     return float(np.mean(right))
 
 
+@pytest.mark.parametrize("method", ["personal", "fedsa"])
+def test_a_run_without_a_model_for_all_asks_whose(
+    method: str, made: Callable[[str], RunDir], tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match="have models of their own: say whose, with --client"):
+        evaluate_run(made(method).folder, None, tmp_path / "out.jsonl")
+
+
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.variants(3)
 def test_an_exported_client_has_its_own_score(
@@ -119,7 +132,9 @@ def test_an_exported_client_has_its_own_score(
     """Transformers alone loads the folder, and scores what clients.csv says; the card says the same."""
     run = made(method)
     rows = table(run.folder / "clients.csv")
-    column = "accuracy" if method in ("not after own steps", "own adapters") else "accuracy_finetuned"
+    column = (
+        "accuracy" if method in ("not after own steps", "own adapters", "fedsa") else "accuracy_finetuned"
+    )
     chosen = [int(row["client"]) for row in rows if row[column]][:2]
     for client in chosen:
         folder = fednlp.export(run.folder, tmp_path / str(client), client)

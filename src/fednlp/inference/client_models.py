@@ -12,6 +12,7 @@ from fednlp.config import Experiment
 from fednlp.config.sections import BASELINES, WITHOUT_MODEL
 from fednlp.config.values import algorithm_of
 from fednlp.errors import RunError
+from fednlp.federated.adapters import rule_of
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.algorithms import ALGORITHMS
 from fednlp.federated.cohort import uniform_cohort
@@ -102,7 +103,10 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated, experiment.model.peft)
-    has_global = not personal and experiment.pull.push == "all"
+    kept = bool(personal) or (
+        federated and bool(rule_of(experiment.model.peft).personal)
+    )  # merged into no model
+    has_global = not kept and experiment.pull.push == "all"
     if client is None and has_global:
         return
     if run.is_at_site:
