@@ -35,8 +35,9 @@ MODELS = {
         encoder_ffn_dim=3072,
         decoder_ffn_dim=3072,
     ),
-    "HuggingFaceTB/SmolLM2-1.7B": transformers.LlamaConfig(
-        vocab_size=49152, hidden_size=2048, num_hidden_layers=24
+    **dict.fromkeys(
+        ("HuggingFaceTB/SmolLM2-1.7B", "HuggingFaceTB/SmolLM2-1.7B-Instruct"),
+        transformers.LlamaConfig(vocab_size=49152, hidden_size=2048, num_hidden_layers=24),
     ),
 }
 """What the hub's models look like."""
