@@ -123,7 +123,7 @@ def test_nothing_shared_is_local_training(whole: Callable[[str], RunDir], tmp_pa
     spec = worker_spec(settings, components, *files)
     task = components.task
     model = pretrained_model(components.source, task.model_class, task.settings(), {}, settings.seed)
-    x = flat_weights(model, personal_names(model, spec.train, True))
+    x = flat_weights(model, personal_names(model, spec.train, True, spec.peft))
     worker = ClientWorker(spec, model, build_algorithm(settings))
     assert x.numel() == 0
     own: dict[int, torch.Tensor] = {}

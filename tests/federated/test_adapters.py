@@ -14,6 +14,7 @@ from torch import Tensor
 
 from fednlp.errors import ConfigError
 from fednlp.federated.adapters import GAP, RULES, Adapters, LoraPair, problems
+from fednlp.federated.adapters.base import AdaptingServer
 from fednlp.federated.adapters.exact import MeasuredPlain
 from fednlp.federated.adapters.flexlora import nearest_factors
 from fednlp.federated.aggregators.base import AggregatedUpdate, Mean
@@ -127,7 +128,7 @@ class Round:
         cohort = Cohort(list(range(len(sizes))))
         plan = RoundPlan(number, cohort, {}, unit, Population(sizes, seed), by_examples)
         state = State(number - 1, there, x.clone())
-        told = adapters.rule.server(ServerOptimizer(), adapters).step(
+        told = AdaptingServer(ServerOptimizer(), adapters).step(
             state, AggregatedUpdate({"model": mean}, 1.0, len(sizes), {}, plan)
         )
         return state.params, models, dict(told or {})
@@ -306,6 +307,16 @@ def test_rolora_holds_one_factor(cohort: list[tuple[int, int]], seed: int, numbe
         assert not torch.equal(views[f"{name}.{moved}"], there.views(x)[f"{name}.{moved}"])
     sent = sent_shapes(one.algorithm.uplink, there, None, 0, number)
     assert {name[-1] for name in sent if name.startswith(("one", "two"))} == {moved}
+
+
+def test_a_server_of_the_user_s_own_is_asked_for_what_it_sends() -> None:
+    class Own(ServerOptimizer):
+        def model(self, state: State, staleness: int) -> Tensor:
+            return state.params + 1.0
+
+    there, x = layout(), begun(layout(), 0)
+    server = AdaptingServer(Own(), the("rolora"))
+    assert torch.equal(server.model(State(0, there, x), 0), x + 1.0)
 
 
 def test_flora_begins_anew_as_lora_does() -> None:

@@ -11,17 +11,19 @@ import pytest
 import torch
 
 from fednlp.errors import MissingDependency, ModelError
+from fednlp.federated.adapters.base import AdaptingServer
 from fednlp.federated.aggregators.base import AggregatedUpdate, Mean
 from fednlp.federated.params import Layout
 from fednlp.federated.server import ServerOptimizer
 from fednlp.federated.state import State
 from fednlp.models.adapters import with_adapter
+from fednlp.models.parameter_table import parameter_table
 from fednlp.models.pretrained import load_tokenizer, new_model, pretrained_model, save_model
 from fednlp.models.prompt_tuning import with_saved_prompt
 from fednlp.models.resolve import resolve_model
 from fednlp.training.model_layout import flat_weights, layout_of
 from fednlp.training.replica import Replica
-from fednlp.training.worker_spec import adapters_of, personal_names
+from fednlp.training.worker_spec import adapters_of, personal_names, selected
 
 peft = pytest.importorskip("peft")
 Make = Callable[..., Path]
@@ -565,6 +567,8 @@ def test_the_second_factor_of_fedsa_stays_with_each_client(train: Any, random_mo
     assert any(".lora_A." in name for name in shared)
     assert not any(".lora_B." in name for name in shared)
     assert not personal_names(model, train, False, options)
+    rows = parameter_table(model, selected(model, train, options))  # what a site is shown before it joins
+    assert sum(row.personal for row in rows) == sum(dict(model.named_parameters())[n].numel() for n in own)
 
 
 def test_a_base_that_moves_is_saved_merged_only(random_model: Make, tmp_path: Path) -> None:
@@ -614,7 +618,7 @@ def test_exact_averaging_of_real_models_is_the_mean_of_the_merged_ones(
     mean = Mean(torch.stack(updates).mean(0), torch.zeros(0, dtype=torch.int64), unsent)
     state = State(0, layout, x.clone())
     update = AggregatedUpdate({"model": mean}, 1.0, 3, {}, plan=None)  # type: ignore[arg-type]
-    adapters.rule.server(ServerOptimizer(), adapters).step(state, update)
+    AdaptingServer(ServerOptimizer(), adapters).step(state, update)
     for name, weight in merged(state.params).items():
         torch.testing.assert_close(
             weight, torch.stack([one[name] for one in wanted]).mean(0), rtol=0, atol=1e-5

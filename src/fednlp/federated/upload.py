@@ -141,9 +141,8 @@ def received(
     model = upload.model
     if upload.encoded is not None:
         adapters = algorithm.uplink.adapters
-        flat = decode_update(
-            algorithm.uplink, layout, upload.encoded, key, adapters.start(layout, x, key.client)
-        )
+        began = adapters.start(layout, x, key.client) if algorithm.uplink.weights else None
+        flat = decode_update(algorithm.uplink, layout, upload.encoded, key, began)
         adapters.arrived(layout, x, flat, key.client)
         check_finite(flat)
         model = Update.of(flat, layout)

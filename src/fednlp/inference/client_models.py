@@ -103,10 +103,8 @@ def load_client(run: RunDir, experiment: Experiment, model: nn.Module, client: s
     """
     federated = experiment.algorithm.name not in BASELINES
     personal = personal_names(model, experiment.model.train, federated, experiment.model.peft)
-    kept = bool(personal) or (
-        federated and bool(rule_of(experiment.model.peft).personal)
-    )  # merged into no model
-    has_global = not kept and experiment.pull.push == "all"
+    own_factor = federated and rule_of(experiment.model.peft).personal  # which no merged model has
+    has_global = not (personal or own_factor) and experiment.pull.push == "all"
     if client is None and has_global:
         return
     if run.is_at_site:

@@ -125,7 +125,7 @@ def use(summary: Values, config: Values) -> str:
             'print(ask("Some text"))',
         ]
         return "\n".join(lines)
-    if task == "chat":
+    if task in TASKS and "messages" in TASKS[task].schema.inputs:
         lines += [
             "from transformers import pipeline\n",
             f'ask = pipeline("text-generation", model="{_FOLDER}")',

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from fednlp.config import Experiment
@@ -38,6 +39,7 @@ class RunContext:
         facts: Further entries of ``summary.json``.
         labels: Who holds the labels; None where all examples have labels.
         sum_sessions: Opens the sessions of secure sums over the clients' tests; None for sessions in this process.
+        tokens: int64 (clients,), tokens that each client learns, where these give its weight.
         client_scores: float64 (clients,), last score of each client; NaN where it has none.
         by_label: Scores by label of the last evaluation.
         interval: Of the last global score, by the test examples.
@@ -56,6 +58,7 @@ class RunContext:
     facts: dict[str, Any] = field(default_factory=dict)
     labels: "LabelHolder | None" = None
     sum_sessions: "SessionFactory | None" = None
+    tokens: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         self.client_scores = np.full(self.partition.num_clients, np.nan)

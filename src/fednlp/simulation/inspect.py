@@ -5,9 +5,9 @@ from collections.abc import Callable
 from fednlp.config import Experiment
 from fednlp.models.parameter_table import ParameterRow, parameter_table
 from fednlp.models.pretrained import load_tokenizer, pretrained_model
-from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.simulation.components import make_task, model_source, open_data
 from fednlp.training.model_layout import layout_of
+from fednlp.training.worker_spec import selected
 
 
 def inspect_model(
@@ -33,6 +33,6 @@ def inspect_model(
     model = pretrained_model(
         source, task.model_class, task.settings(), settings.config, experiment.seed, settings.peft
     )
-    selection = apply_selection(model, parse_selection(settings.train))
+    selection = selected(model, settings.train, settings.peft)
     message = layout_of(model, selection.personal).message_bytes if selection.shared else 0
     return parameter_table(model, selection), message

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fednlp.federated.adapters.base import AdaptingServer
 from fednlp.simulation.baselines import Centralised, LocalOnly, MostFrequentLabel, SequentialFineTuning
 from fednlp.simulation.context import RunContext, Training
 from fednlp.simulation.protection import Protected
@@ -35,7 +36,7 @@ def training_of(
     algorithm, adapters = context.worker.algorithm, context.worker.algorithm.uplink.adapters
     if adapters.pairs:
         adapters.check(context.state.layout)
-        algorithm = replace(algorithm, server=adapters.rule.server(algorithm.server, adapters))
+        algorithm = replace(algorithm, server=AdaptingServer(algorithm.server, adapters))
     for promise in protected.promises:
         context.log(promise)
     context.facts.update(protected.facts)

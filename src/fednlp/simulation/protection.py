@@ -167,7 +167,7 @@ def check_noise(
     )
     if mechanism is None or experiment.privacy is None:
         return
-    personal = personal_names(model, experiment.model.train, True)
+    personal = personal_names(model, experiment.model.train, True, experiment.model.peft)
     told = mechanism.check_noise(layout_of(model, personal, ()).numel, experiment.privacy.max_noise_ratio)
     if told is not None:
         log(told)

@@ -9,11 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fednlp.config import Experiment
-from fednlp.config.sections.methods import WEIGHED_BY_TOKENS
 from fednlp.costs import ClientCost, merge, round_line
-from fednlp.data.features import Features
-from fednlp.errors import ConfigError
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.client import ClientLoss, ClientResult
 from fednlp.federated.cohort import Population
@@ -22,7 +18,6 @@ from fednlp.federated.round import RoundReport, new_vectors, run_round
 from fednlp.federated.runtime import Runtime
 from fednlp.federated.sent import Sent
 from fednlp.federated.sums import count_nonfinite
-from fednlp.partition import Partition
 from fednlp.simulation.clients_at_once import ClientsAtOnce
 from fednlp.simulation.context import RunContext, require_finite
 from fednlp.simulation.evaluate import evaluated
@@ -34,8 +29,6 @@ from fednlp.simulation.resource_estimation import (
     memory_of_run,
     seconds_of_round,
 )
-from fednlp.tasks.base import Task
-from fednlp.tasks.label_scores import defined_together
 
 if TYPE_CHECKING:
     from fednlp.fewshot.simulation.pseudo_labels import PseudoLabels
@@ -56,10 +49,6 @@ class FederatedTraining:
         self.rounds = context.experiment.num_rounds
         self.runtime: Runtime = _training_runtime(context) if labels is None else labels
         self._sizes = np.diff(context.partition.train_offsets)
-        worker = context.worker
-        self._tokens = tokens_of_clients(
-            context.experiment, worker.task, worker.train_features, context.partition
-        )
         self.fleet = fleet_of(context.experiment, context.worker.replica.model, context.partition.num_clients)
         self.first = FirstPasses(context)
         self._seconds = self._clock() if labels is None else None
@@ -76,7 +65,7 @@ class FederatedTraining:
     def population(self) -> Population:
         """The population of all clients, each with its number of labelled examples."""
         sizes: NDArray[np.int64] = self._sizes if self.labels is None else self.labels.sizes
-        return Population(sizes, self.context.experiment.seed, self._seconds, self._tokens)
+        return Population(sizes, self.context.experiment.seed, self._seconds, self.context.tokens)
 
     def prepare(self) -> Callable[[], RoundReport]:
         """Prepare the next round, and return the function that runs it."""
@@ -202,25 +191,6 @@ class FederatedTraining:
         length = self._length(rank, result.client)
         tensors = len(layout.entries) - (0 if adapters.rule.moves_base else len(layout.derived))
         return replace(result, bytes_down=length, tensors_down=tensors)
-
-
-def tokens_of_clients(
-    experiment: Experiment, task: Task, features: Features, partition: Partition
-) -> NDArray[np.int64] | None:
-    """Return how many tokens each client learns in an epoch; None where weights are not functions of these.
-
-    Raises:
-        ConfigError: They are to be, and the task does not say which tokens it learns.
-    """
-    if experiment.algorithm.weighting != "tokens":
-        return None
-    if not defined_together(task, "trained_tokens", "encode"):
-        raise ConfigError(WEIGHED_BY_TOKENS.format(task.name))
-    owners = np.repeat(np.arange(partition.num_clients), np.diff(partition.train_offsets))
-    found = np.zeros(partition.num_clients, dtype=np.int64)
-    tokens = task.trained_tokens(features, partition.train_indices)  # type: ignore[attr-defined]
-    np.add.at(found, owners, tokens)
-    return found
 
 
 def _training_runtime(context: RunContext) -> Runtime:

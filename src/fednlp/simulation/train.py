@@ -9,14 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fednlp.clock import DISK, OTHER, SUMS, timed
 from fednlp.clock import MODEL as BUILDING
 from fednlp.config import Experiment
 from fednlp.config.sections import WITHOUT_MODEL
+from fednlp.config.sections.methods import WEIGHED_BY_TOKENS
+from fednlp.data.features import Features
 from fednlp.disk import folder_made_whole
-from fednlp.errors import TooFewClients
+from fednlp.errors import ConfigError, TooFewClients
 from fednlp.federated.algorithm import Algorithm
 from fednlp.federated.pages import set_aside
 from fednlp.federated.runtime import MODEL
@@ -37,11 +40,12 @@ from fednlp.simulation.facts import example_counts
 from fednlp.simulation.federated_evaluation import check_federated_evaluation
 from fednlp.simulation.loops import training_of
 from fednlp.simulation.protection import protect
-from fednlp.simulation.rounds import tokens_of_clients
 from fednlp.simulation.run_dir import RunDir, remedy, require_space, saving
 from fednlp.simulation.summary import summary_of
 from fednlp.simulation.workers import with_references, worker_spec
 from fednlp.tasks import generation_of
+from fednlp.tasks.base import Task
+from fednlp.tasks.label_scores import defined_together
 from fednlp.training.model_layout import flat_weights
 from fednlp.training.worker import ClientWorker
 from fednlp.training.worker_spec import adapters_of, personal_names
@@ -101,7 +105,7 @@ def open_run(
     personal = personal_names(model, spec.train, spec.federated, spec.peft)
     adapters = adapters_of(model, spec.peft, spec.federated)
     weights = flat_weights(model, personal, adapters.derived)
-    tokens = tokens_of_clients(experiment, components.task, components.train, partition)
+    tokens = _tokens_of_clients(experiment, components.task, components.train, partition)
     protected = protect(method, experiment, partition, weights.numel(), sessions, tokens)
     worker = ClientWorker(spec, model, protected.algorithm)
     pool.start(worker, {"spec": asdict(spec), "experiment": experiment.model_dump(exclude_none=True)})
@@ -123,11 +127,31 @@ def open_run(
         callback.log,
         texts,
         sum_sessions=sum_sessions,
+        tokens=tokens,
     )
     if experiment.attack is not None:
         context.facts["attackers"] = attackers_of(experiment, partition.num_clients)
     training = training_of(context, protected, open_labels)
     return OpenRun(directory, context, training, components, callback, protected.mechanism)
+
+
+def _tokens_of_clients(
+    experiment: Experiment, task: Task, features: Features, partition: Partition
+) -> NDArray[np.int64] | None:
+    """Return how many tokens each client learns in an epoch; None where weights are not functions of these.
+
+    Raises:
+        ConfigError: They are to be, and the task does not say which tokens it learns.
+    """
+    if experiment.algorithm.weighting != "tokens":
+        return None
+    if not defined_together(task, "trained_tokens", "encode"):
+        raise ConfigError(WEIGHED_BY_TOKENS.format(task.name))
+    owners = np.repeat(np.arange(partition.num_clients), np.diff(partition.train_offsets))
+    found = np.zeros(partition.num_clients, dtype=np.int64)
+    tokens = task.trained_tokens(features, partition.train_indices)  # type: ignore[attr-defined]
+    np.add.at(found, owners, tokens)
+    return found
 
 
 def train(run: OpenRun, before_round: Callable[[int], None] = lambda number: None) -> RunDir:

@@ -17,7 +17,7 @@ from fednlp.federated.adapters import Adapters, LoraPair, ranks_of, rule_of
 from fednlp.federated.pulling import EMBEDDINGS
 from fednlp.models.adapters import ADAPTER
 from fednlp.models.pretrained import new_model, pretrained_model
-from fednlp.models.selection import apply_selection
+from fednlp.models.selection import Selection, apply_selection
 from fednlp.models.selection_spec import parse_selection
 from fednlp.runtime.placement import gpu_of, worker_number, workers_by_gpu
 from fednlp.tasks import task_from
@@ -111,8 +111,20 @@ def load_model(spec: WorkerSpec) -> nn.Module:
     return load(spec.source, task.model_class, task.settings(), spec.model_config, spec.seed, spec.peft)
 
 
+def selected(model: nn.Module, train: Any, peft: dict[str, Any] | None) -> Selection:
+    """Freeze what the selection freezes in a model, and return the state of every tensor.
+
+    Args:
+        train: ``model.train``.
+        peft: ``[model.peft]``, whose rule may leave a factor with each client.
+    """
+    selection, factor = apply_selection(model, parse_selection(train)), rule_of(peft).personal
+    own = [name for name in selection.shared if factor and factor_of(name) == factor]
+    return Selection({**selection.states, **dict.fromkeys(own, "personal")}) if own else selection
+
+
 def personal_names(
-    model: nn.Module, train: Any, federated: bool, peft: dict[str, Any] | None = None
+    model: nn.Module, train: Any, federated: bool, peft: dict[str, Any] | None
 ) -> frozenset[str]:
     """Freeze what the selection freezes, and return the names of what each client keeps to itself.
 
@@ -120,14 +132,12 @@ def personal_names(
 
     Args:
         train: ``model.train``.
-        peft: ``[model.peft]``, whose rule may leave a factor with each client.
+        peft: ``[model.peft]``.
     """
-    chosen = frozenset[str]() if train == "all" else apply_selection(model, parse_selection(train)).personal
-    if not federated:
+    if train == "all" and not rule_of(peft).personal:
         return frozenset()
-    factor = rule_of(peft).personal
-    own = (name for name, its in model.named_parameters() if its.requires_grad and factor_of(name) == factor)
-    return chosen | frozenset(own if factor else ())
+    selection = selected(model, train, peft)
+    return selection.personal if federated else frozenset()
 
 
 def adapters_of(model: nn.Module, peft: dict[str, Any] | None, federated: bool) -> Adapters:

@@ -86,7 +86,7 @@ class Algorithm(NamedFunction):
     def problems(self, experiment: Any) -> Iterator[str]:
         """Yield that weights are to be by tokens, and the task has none."""
         task = experiment.task.configured
-        if self.weighting == "tokens" and task in TASKS and task != "chat":
+        if self.weighting == "tokens" and task in TASKS and TASKS[task].schema.kind != "messages":
             yield WEIGHED_BY_TOKENS.format(task)
 
     @field_validator("name")

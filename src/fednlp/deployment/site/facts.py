@@ -17,7 +17,6 @@ from fednlp.federated.upload import upload_bytes
 from fednlp.formatting.units import plural
 from fednlp.models.groups import groups_of
 from fednlp.models.parameter_table import ParameterRow, parameter_table, total
-from fednlp.models.selection import apply_selection, parse_selection
 from fednlp.partition import Partition
 from fednlp.privacy.accountant import epsilon_of_known_cohorts
 from fednlp.simulation.configured_algorithm import build_algorithm
@@ -26,7 +25,7 @@ from fednlp.simulation.resource_estimation import fleet_of, memory_of_model
 from fednlp.tasks.base import Task
 from fednlp.training.local_training import LocalTraining
 from fednlp.training.model_layout import layout_of
-from fednlp.training.worker_spec import adapters_of, personal_names
+from fednlp.training.worker_spec import adapters_of, selected
 
 
 @dataclass(frozen=True)
@@ -162,10 +161,9 @@ def facts_of(
         ConfigError: The experiment cannot run with so many sites, or there is no such profile.
         MissingDependency: ``[privacy]`` needs dp-accounting.
     """
-    selection = apply_selection(model, parse_selection(experiment.model.train))
+    selection = selected(model, experiment.model.train, experiment.model.peft)
     adapters = adapters_of(model, experiment.model.peft, True)
-    personal = personal_names(model, experiment.model.train, True, experiment.model.peft)
-    layout = layout_of(model, personal, adapters.derived)
+    layout = layout_of(model, selection.personal, adapters.derived)
     protected = protect(build_algorithm(experiment), experiment, even_partition(clients), layout.numel)
     uplink = replace(protected.algorithm.uplink, adapters=adapters)
     algorithm = replace(protected.algorithm, uplink=uplink)

@@ -16,18 +16,20 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fednlp.errors import ConfigError
 from fednlp.federated.sent import Piece
+from fednlp.federated.server import ServerUpdate
 from fednlp.section import Reason
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from fednlp.federated.aggregators.base import AggregatedUpdate
     from fednlp.federated.params import Entry, Layout
-    from fednlp.federated.server import ServerUpdate
+    from fednlp.federated.state import State
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,17 @@ class Rule:
         """
         return 1.0
 
-    def server(self, server: ServerUpdate, adapters: Adapters) -> ServerUpdate:
-        """Return the server's part for a method whose own is ``server``."""
-        return server
+    def step(self, state: State, update: AggregatedUpdate, pairs: Sequence[LoraPair]) -> dict[str, Any]:
+        """Make of the averaged factors what the rule makes of them, in place, after the server's own step.
+
+        Args:
+            state: With the averaged A and B, and the old W.
+            update: The mean update; in the places of W, where products are summed, their mean.
+
+        Returns:
+            What the round's line says of it.
+        """
+        return {}
 
     def change_rank(self, ranks: Sequence[int], lossy: bool) -> int:
         """Return the maximum rank of a round's change of the weights W.
@@ -313,8 +323,37 @@ class Adapters:
 
 
 @dataclass(frozen=True)
+class AdaptingServer(ServerUpdate):
+    """A method's server, with what the rule of the adapters does besides."""
+
+    inner: ServerUpdate
+    adapters: Adapters
+
+    def init(self, layout: Layout) -> dict[str, Tensor]:
+        """Return the server's vectors before the first round."""
+        return self.inner.init(layout)
+
+    def first_models(self, layout: Layout, x: Tensor, seed: int) -> dict[str, Tensor]:
+        """Return the server's models beside the first."""
+        return self.inner.first_models(layout, x, seed)
+
+    def model(self, state: State, staleness: int) -> Tensor:
+        """Return the model that clients get."""
+        return self.inner.model(state, staleness)
+
+    def step(self, state: State, update: AggregatedUpdate) -> dict[str, Any]:
+        """Move the model; what nobody trained stays, whatever the optimiser or noise would do to it."""
+        model, adapters = state.layout.views(state.params), self.adapters
+        before = {name: model[name].clone() for name in adapters.held(state.round + 1)}
+        told = self.inner.step(state, update)
+        for name, values in before.items():
+            model[name].copy_(values)
+        return dict(told or {}) | adapters.rule.step(state, update, adapters.pairs)
+
+
+@dataclass(frozen=True)
 class _Corner(Piece):
-    """The first rows and columns of a matrix, as they travel."""
+    """The first rows and columns of a matrix, as they travel; the stretch is that of all of it."""
 
     matrix: tuple[int, int] = (0, 0)
 
@@ -322,13 +361,9 @@ class _Corner(Piece):
     def of(cls, entry: Entry, rows: int | None, columns: int | None) -> _Corner:
         """Return some of the rows or columns of an entry; None for all."""
         height, width = entry.shape
-        shape = (rows or height, columns or width)
-        if columns is None:
-            stretches: tuple[tuple[int, int], ...] = ((entry.start, entry.start + shape[0] * width),)
-        else:
-            starts = range(entry.start, entry.stop, width)
-            stretches = tuple((start, start + columns) for start in starts)
-        return cls(entry.name, shape, stretches, (height, width))
+        return cls(
+            entry.name, (rows or height, columns or width), ((entry.start, entry.stop),), (height, width)
+        )
 
     def read(self, flat: Tensor) -> Tensor:
         """Return its values in a flat vector, in its shape."""
@@ -339,9 +374,8 @@ class _Corner(Piece):
         self._view(flat).copy_(values)
 
     def _view(self, flat: Tensor) -> Tensor:
-        height, width = self.matrix
-        start = self.stretches[0][0]
-        return flat[start : start + height * width].view(height, width)[: self.shape[0], : self.shape[1]]
+        ((start, stop),) = self.stretches
+        return flat[start:stop].view(self.matrix)[: self.shape[0], : self.shape[1]]
 
 
 def _named(layout: Layout, flat: Tensor) -> dict[str, Tensor]:

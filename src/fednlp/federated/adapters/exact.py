@@ -24,18 +24,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fednlp.federated.adapters.base import Adapters, LoraPair, Plain, Rule
-from fednlp.federated.server import ServerUpdate
+from fednlp.federated.adapters.base import LoraPair, Plain, Rule
 from fednlp.section import Reason
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from fednlp.federated.aggregators.base import AggregatedUpdate
-    from fednlp.federated.params import Layout
     from fednlp.federated.state import State
 
 GAP = "averaging_gap"
@@ -59,9 +54,14 @@ class Exact(Rule):
     moves_base: ClassVar[bool] = True
     unequal: ClassVar[bool] = False
 
-    def server(self, server: ServerUpdate, adapters: Adapters) -> ServerUpdate:
-        """Return a server that averages, and then sets the base weights."""
-        return _Measured(server, adapters.pairs, True)
+    def step(self, state: State, update: AggregatedUpdate, pairs: Sequence[LoraPair]) -> dict[str, Any]:
+        """Set the base weights to W + mean(s B_i A_i) - s B A, and say how large the difference is."""
+        model, found = state.layout.views(state.params), state.layout.views(update.model.delta)
+        told = _gap(state, update, pairs)
+        for pair in pairs:
+            weights = model[pair.base].double() + found[pair.base].double()
+            model[pair.base].copy_(weights - pair.product(model[pair.a], model[pair.b]))
+        return told
 
     def change_rank(self, ranks: Sequence[int], lossy: bool) -> int:
         """Return (clients - 1) r, or (clients + 1) r where the clients began with rounded factors.
@@ -83,37 +83,17 @@ class MeasuredPlain(Plain):
     pairs = products = True
     unequal: ClassVar[bool] = False
 
-    def server(self, server: ServerUpdate, adapters: Adapters) -> ServerUpdate:
-        """Return a server that averages and measures."""
-        return _Measured(server, adapters.pairs, False)
+    def step(self, state: State, update: AggregatedUpdate, pairs: Sequence[LoraPair]) -> dict[str, Any]:
+        """Say how large the difference is."""
+        return _gap(state, update, pairs)
 
 
-@dataclass(frozen=True)
-class _Measured(ServerUpdate):
-    """A server that averages, measures the gap, and closes it where it is to.
-
-    Attributes:
-        closes: Whether the base weights are set so that the model is the mean of the clients' models.
-    """
-
-    inner: ServerUpdate
-    pairs: tuple[LoraPair, ...]
-    closes: bool
-
-    def init(self, layout: Layout) -> dict[str, Tensor]:
-        """Return the server's vectors before the first round."""
-        return self.inner.init(layout)
-
-    def step(self, state: State, update: AggregatedUpdate) -> dict[str, Any]:
-        """Update the model: W + mean(s B_i A_i) - s B A where the gap is closed."""
-        self.inner.step(state, update)
-        model, found = state.layout.views(state.params), state.layout.views(update.model.delta)
-        gap = whole = 0.0
-        for pair in self.pairs:
-            mean = found[pair.base].double()
-            rest = mean - pair.product(model[pair.a], model[pair.b])
-            gap, whole = gap + float(rest.square().sum()), whole + float(mean.square().sum())
-            if self.closes:
-                weights = model[pair.base].double() + mean
-                model[pair.base].copy_(weights - pair.product(model[pair.a], model[pair.b]))
-        return {GAP: math.sqrt(gap / whole)} if whole else {}
+def _gap(state: State, update: AggregatedUpdate, pairs: Sequence[LoraPair]) -> dict[str, Any]:
+    """Return the gap; nothing where the clients' products are zero."""
+    model, found = state.layout.views(state.params), state.layout.views(update.model.delta)
+    gap = whole = 0.0
+    for pair in pairs:
+        mean = found[pair.base].double()
+        rest = mean - pair.product(model[pair.a], model[pair.b])
+        gap, whole = gap + float(rest.square().sum()), whole + float(mean.square().sum())
+    return {GAP: math.sqrt(gap / whole)} if whole else {}

@@ -12,20 +12,17 @@ rank.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fednlp.federated.adapters.base import Adapters, LoraPair, Rule
+from fednlp.federated.adapters.base import LoraPair, Rule
 from fednlp.federated.adapters.exact import Exact
-from fednlp.federated.server import ServerUpdate
 from fednlp.section import Reason
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fednlp.federated.aggregators.base import AggregatedUpdate
-    from fednlp.federated.params import Layout
     from fednlp.federated.state import State
 
 _ROUNDING = 2.0**-23
@@ -37,7 +34,7 @@ class Nearest(Rule):
 
     name: ClassVar[str] = "flexlora"
     needs: ClassVar[Mapping[str, Reason]] = {
-        **{trait: why for trait, why in Exact.needs.items() if trait != "one_model"},
+        **Exact.needs,
         "one_model": "takes the products of one model apart",
     }
     breaks: ClassVar[Mapping[str, Reason]] = {
@@ -45,30 +42,15 @@ class Nearest(Rule):
         "additive": "multiplies what clients send",
     }
 
-    def server(self, server: ServerUpdate, adapters: Adapters) -> ServerUpdate:
-        """Return a server that averages other tensors, and then sets the factors."""
-        return _Splitting(server, adapters.pairs)
-
-
-@dataclass(frozen=True)
-class _Splitting(ServerUpdate):
-    inner: ServerUpdate
-    pairs: tuple[LoraPair, ...]
-
-    def init(self, layout: Layout) -> dict[str, Tensor]:
-        """Return the server's vectors before the first round."""
-        return self.inner.init(layout)
-
-    def step(self, state: State, update: AggregatedUpdate) -> Mapping[str, Any] | None:
-        """Move the model."""
-        told = self.inner.step(state, update)
+    def step(self, state: State, update: AggregatedUpdate, pairs: Sequence[LoraPair]) -> dict[str, Any]:
+        """Take the mean of the products apart."""
         model, found = state.layout.views(state.params), state.layout.views(update.model.delta)
-        for pair in self.pairs:
+        for pair in pairs:
             mean = found[pair.base].T if pair.transposed else found[pair.base]
             a, b = nearest_factors(mean, model[pair.a], pair.scaling)
             model[pair.a].copy_(a)
             model[pair.b].copy_(b)
-        return told
+        return {}
 
 
 def nearest_factors(product: Tensor, a: Tensor, scaling: float) -> tuple[Tensor, Tensor]:

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from fednlp.federated.adapters.base import Adapters, LoraPair, Rule
+from fednlp.federated.adapters.base import LoraPair, Rule
 from fednlp.federated.adapters.exact import Exact
-from fednlp.federated.server import ServerUpdate
 from fednlp.section import Reason
 from fednlp.seeds import generator
 
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from fednlp.federated.aggregators.base import AggregatedUpdate
-    from fednlp.federated.params import Layout
     from fednlp.federated.state import State
 
 
@@ -38,9 +35,14 @@ class Stacked(Rule):
     breaks: ClassVar[Mapping[str, Reason]] = Exact.breaks
     moves_base: ClassVar[bool] = True
 
-    def server(self, server: ServerUpdate, adapters: Adapters) -> ServerUpdate:
-        """Return a server that averages other tensors, and then adds the products and draws the factors."""
-        return _Stacking(server, adapters.pairs)
+    def step(self, state: State, update: AggregatedUpdate, pairs: Sequence[LoraPair]) -> dict[str, Any]:
+        """Add the mean of the products to W, and draw the factors."""
+        model, found = state.layout.views(state.params), state.layout.views(update.model.delta)
+        for number, pair in enumerate(pairs):
+            model[pair.base].copy_(model[pair.base].double() + found[pair.base].double())
+            model[pair.a].copy_(_drawn(model[pair.a], update.plan.population.seed, state.round + 1, number))
+            model[pair.b].zero_()
+        return {}
 
     def change_rank(self, ranks: Sequence[int], lossy: bool) -> int:
         """Return the sum of the ranks.
@@ -49,26 +51,6 @@ class Stacked(Rule):
         28
         """
         return sum(ranks)
-
-
-@dataclass(frozen=True)
-class _Stacking(ServerUpdate):
-    inner: ServerUpdate
-    pairs: tuple[LoraPair, ...]
-
-    def init(self, layout: Layout) -> dict[str, Tensor]:
-        """Return the server's vectors before the first round."""
-        return self.inner.init(layout)
-
-    def step(self, state: State, update: AggregatedUpdate) -> Mapping[str, Any] | None:
-        """Move the model."""
-        told = self.inner.step(state, update)
-        model, found = state.layout.views(state.params), state.layout.views(update.model.delta)
-        for number, pair in enumerate(self.pairs):
-            model[pair.base].copy_(model[pair.base].double() + found[pair.base].double())
-            model[pair.a].copy_(_drawn(model[pair.a], update.plan.population.seed, state.round + 1, number))
-            model[pair.b].zero_()
-        return told
 
 
 def _drawn(a: Tensor, *numbers: int) -> Tensor:

@@ -5,22 +5,11 @@ other factor is then the same for all clients, and the mean of the products is e
 begins at zero, and then A has no gradient.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
-from fednlp.federated.adapters.base import Adapters, Rule
-from fednlp.federated.server import ServerUpdate
+from fednlp.federated.adapters.base import Rule
 from fednlp.section import Reason
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from fednlp.federated.aggregators.base import AggregatedUpdate
-    from fednlp.federated.params import Layout
-    from fednlp.federated.state import State
 
 
 class Alternating(Rule):
@@ -43,26 +32,3 @@ class Alternating(Rule):
         ['a', 'b', 'a']
         """
         return "a" if number % 2 else "b"
-
-    def server(self, server: ServerUpdate, adapters: Adapters) -> ServerUpdate:
-        """Return a server that leaves the other factor as it is, whatever its optimiser or noise would do."""
-        return _Holding(server, adapters)
-
-
-@dataclass(frozen=True)
-class _Holding(ServerUpdate):
-    inner: ServerUpdate
-    adapters: Adapters
-
-    def init(self, layout: Layout) -> dict[str, Tensor]:
-        """Return the server's vectors before the first round."""
-        return self.inner.init(layout)
-
-    def step(self, state: State, update: AggregatedUpdate) -> Mapping[str, Any] | None:
-        """Move everything but the factor that nobody trained."""
-        model = state.layout.views(state.params)
-        before = {name: model[name].clone() for name in self.adapters.held(state.round + 1)}
-        told = self.inner.step(state, update)
-        for name, values in before.items():
-            model[name].copy_(values)
-        return told
